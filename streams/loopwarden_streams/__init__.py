@@ -1,0 +1,1 @@
+"""The detector service on Faust and Kafka, and the command line."""

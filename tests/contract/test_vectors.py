@@ -1,0 +1,196 @@
+"""The published vectors: our code agrees with them, and so do implementations that share nothing with ours."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+import warnings
+from hashlib import blake2b
+from importlib import import_module
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loopwarden_models.canonical import canonical_json, loads_strict
+from loopwarden_models.hashes import content_hash, derived_id, stable_key
+from loopwarden_models.ids import command_id, control_partition, murmur2, verdict_id
+
+FILE = files("loopwarden_models") / "vectors.json"
+VECTORS: dict[str, list[dict[str, Any]]] = json.loads(FILE.read_text(encoding="utf-8"))
+# Imported by name: neither client ships types. kafka-python calls a deprecated function of the standard library.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    KAFKA_MURMUR2 = import_module("kafka.partitioner").murmur2
+    AIOKAFKA_MURMUR2 = import_module("aiokafka.partitioner").murmur2
+CANONICAL = VECTORS["canonical_json"] + VECTORS["canonical_json_beyond_rfc8785"]
+
+# Samples of the number format that were published with RFC 8785: not derived from any code of ours.
+RFC8785_NUMBERS = {
+    "0000000000000000": "0",
+    "8000000000000000": "0",
+    "0000000000000001": "5e-324",
+    "8000000000000001": "-5e-324",
+    "7fefffffffffffff": "1.7976931348623157e+308",
+    "4340000000000000": "9007199254740992",
+    "4430000000000000": "295147905179352830000",
+    "44b52d02c7e14af5": "9.999999999999997e+22",
+    "44b52d02c7e14af6": "1e+23",
+    "44b52d02c7e14af7": "1.0000000000000001e+23",
+    "444b1ae4d6e2ef4e": "999999999999999700000",
+    "444b1ae4d6e2ef4f": "999999999999999900000",
+    "444b1ae4d6e2ef50": "1e+21",
+    "3eb0c6f7a0b5ed8c": "9.999999999999997e-7",
+    "3eb0c6f7a0b5ed8d": "0.000001",
+    "41b3de4355555553": "333333333.3333332",
+    "41b3de4355555554": "333333333.33333325",
+    "41b3de4355555555": "333333333.3333333",
+    "41b3de4355555556": "333333333.3333334",
+    "41b3de4355555557": "333333333.33333343",
+    "becbf647612f3696": "-0.0000033333333333333333",
+    "43143ff3c1cb0959": "1424953923781206.2",
+}
+
+
+def by_name(vector: dict[str, Any]) -> str:
+    """Name a case after its vector."""
+    return str(vector["name"])
+
+
+@pytest.mark.parametrize("vector", CANONICAL, ids=by_name)
+def test_canonical_form_and_hash_are_the_published_ones(vector: dict[str, Any]) -> None:
+    """A runtime in another language hashes after these; a change here makes its loops invisible."""
+    value = loads_strict(vector["json"])
+
+    assert canonical_json(value) == vector["canonical"].encode()
+    assert content_hash(value) == vector["hash"]
+
+
+@pytest.mark.parametrize("vector", CANONICAL, ids=by_name)
+def test_hash_is_the_head_of_the_long_digest_of_the_published_text(vector: dict[str, Any]) -> None:
+    """Needs no code of ours: the hash follows from the text in the file alone."""
+    assert blake2b(vector["canonical"].encode(), digest_size=64).hexdigest()[:16] == vector["hash"]
+
+
+def test_hash_is_not_that_of_the_short_digest() -> None:
+    """A 64-bit BLAKE2b is another function; a library that offers only that one must not be used."""
+    assert blake2b(b"{}", digest_size=8).hexdigest() != content_hash({})
+
+
+@pytest.mark.parametrize("vector", VECTORS["canonical_json_refused"], ids=by_name)
+def test_value_without_a_canonical_form_is_refused(vector: dict[str, Any]) -> None:
+    """Two runtimes that fold NaN in two ways would disagree about what is equal: nobody hashes it."""
+    with pytest.raises(ValueError, match=r".+"):
+        content_hash(loads_strict(vector["json"]))
+
+
+def test_published_numbers_hold_the_samples_of_the_rfc() -> None:
+    """The file could be wrong as a whole; the standard's own samples cannot."""
+    published = {vector["bits"]: vector["text"] for vector in VECTORS["numbers"]}
+
+    assert {bits: published[bits] for bits in RFC8785_NUMBERS} == RFC8785_NUMBERS
+
+
+@pytest.mark.parametrize("vector", VECTORS["numbers"], ids=lambda vector: str(vector["bits"]))
+def test_number_is_written_as_published(vector: dict[str, Any]) -> None:
+    """Number formats are where canonical JSON goes wrong first."""
+    (value,) = struct.unpack(">d", bytes.fromhex(vector["bits"]))
+
+    assert canonical_json(value).decode() == vector["text"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["stable_key"], ids=lambda vector: vector["text"][:20])
+def test_stable_key_is_the_published_one(vector: dict[str, Any]) -> None:
+    """Keys lie in snapshots: a change would forget every loop at the next release."""
+    digest = blake2b(vector["text"].encode(), digest_size=8).digest()
+
+    assert stable_key(vector["text"]) == int(vector["key"]) == struct.unpack(">Q", digest)[0]
+
+
+def framed(parts: list[str | int]) -> bytes:
+    """Frame `parts` as the contract describes it, written down anew."""
+    return b"".join(struct.pack(">I", len(str(part).encode())) + str(part).encode() for part in parts)
+
+
+@pytest.mark.parametrize("vector", VECTORS["derived_id"], ids=lambda vector: repr(vector["parts"]))
+def test_derived_id_is_the_published_one(vector: dict[str, Any]) -> None:
+    """The same events must give the same ids after a crash and after an upgrade."""
+    assert derived_id(*vector["parts"]) == vector["id"]
+    assert blake2b(framed(vector["parts"]), digest_size=16).hexdigest() == vector["id"]
+
+
+def test_frames_are_four_bytes_of_length_and_the_text() -> None:
+    """The whole of an id, spelled out in bytes."""
+    spelled_out = b"\x00\x00\x00\x02ab\x00\x00\x00\x01c"
+
+    assert derived_id("ab", "c") == blake2b(spelled_out, digest_size=16).hexdigest()
+
+
+@pytest.mark.parametrize("kind", ["verdict", "command"])
+def test_ids_of_verdicts_and_commands_are_the_published_ones(kind: str) -> None:
+    """A runtime that has applied a command must know it again, whoever computed the id."""
+    function: Any = {"verdict": verdict_id, "command": command_id}[kind]
+    for vector in VECTORS[f"{kind}_id"]:
+        parts = {name: value for name, value in vector.items() if name != "id"}
+
+        assert function(**parts) == vector["id"]
+        assert blake2b(framed([kind, *parts.values()]), digest_size=16).hexdigest() == vector["id"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["murmur2"], ids=lambda vector: vector["bytes"][:16] or "empty")
+def test_murmur2_is_that_of_two_kafka_clients(vector: dict[str, Any]) -> None:
+    """A tenant's commands must be where its runtimes look for them."""
+    data = bytes.fromhex(vector["bytes"])
+
+    assert murmur2(data) == vector["hash"]
+    assert KAFKA_MURMUR2(data) & 0xFFFFFFFF == vector["hash"]
+    assert AIOKAFKA_MURMUR2(data) & 0xFFFFFFFF == vector["hash"]
+
+
+def test_murmur2_is_that_of_the_java_client() -> None:
+    """Values that Kafka's own test suite has, as signed integers."""
+    known = {b"21": -973932308, b"foobar": -790332482, b"abc": 479470107}
+
+    assert {data: murmur2(data) for data in known} == {data: value % 2**32 for data, value in known.items()}
+
+
+@pytest.mark.parametrize("vector", VECTORS["control_partition"], ids=lambda v: f"{v['tenant']}-{v['partitions']}")
+def test_control_partition_is_the_published_one(vector: dict[str, Any]) -> None:
+    """Java takes the hash without its sign bit, not its absolute value."""
+    tenant, partitions = vector["tenant"], vector["partitions"]
+
+    assert control_partition(tenant, partitions) == vector["partition"]
+    assert (KAFKA_MURMUR2(tenant.encode()) & 0x7FFFFFFF) % partitions == vector["partition"]
+
+
+def test_another_language_agrees_with_every_vector() -> None:
+    """JavaScript's own number format and key order, OpenSSL's BLAKE2b: nothing of it is ours or Python's."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    with as_file(FILE) as path:
+        done = subprocess.run(
+            [node, str(Path(__file__).with_name("reference.mjs")), str(path)],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+
+    assert json.loads(done.stdout) == []
+
+
+def test_short_digests_agree_with_the_reference_command() -> None:
+    """`b2sum` is built from the algorithm's reference code: it checks the lengths that JavaScript cannot make."""
+    b2sum = shutil.which("b2sum")
+    if b2sum is None:
+        pytest.skip("b2sum is not installed")
+    wanted = [(128, framed(vector["parts"]), vector["id"]) for vector in VECTORS["derived_id"]]
+    wanted += [(64, vector["text"].encode(), f"{int(vector['key']):016x}") for vector in VECTORS["stable_key"]]
+    for bits, data, digest in wanted:
+        done = subprocess.run([b2sum, "-l", str(bits)], input=data, capture_output=True, check=True, timeout=60)
+
+        assert done.stdout.split()[0].decode() == digest
