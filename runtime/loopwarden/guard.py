@@ -1,0 +1,328 @@
+"""The guard of a process: connects once, and makes the guards of its runs."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Literal, Self
+
+from loopwarden import __version__
+from loopwarden.acknowledger import Acknowledger, encode_ack
+from loopwarden.broker_clock import BrokerClock
+from loopwarden.clock import SYSTEM_CLOCK, Clock
+from loopwarden.control import ControlPlane
+from loopwarden.control_reader import ControlReader
+from loopwarden.decisions import RunKey, fit
+from loopwarden.faults import Counters
+from loopwarden.gate import Gate
+from loopwarden.limits import Budget, has_limits
+from loopwarden.outbox import Outbox
+from loopwarden.publisher import Lane
+from loopwarden.reporter import Reporter
+from loopwarden.run_guard import RunContext, RunGuard
+from loopwarden.step_encoder import PendingStep, StepEncoder
+from loopwarden.transport import Transport
+from loopwarden_models.acks import Ack
+from loopwarden_models.codec import TENANT_PATTERN
+from loopwarden_models.errors import ConfigError
+from loopwarden_models.events import Limits
+
+RUNTIME_NAME = f"loopwarden-python/{__version__}"
+
+_MAX_ACKS = 10_000
+_RUN_ID_CHARS = 128
+_AGENT_CHARS = 128
+_RUNTIME_ID_CHARS = 256
+
+# Steps are gathered this long: the detector is no slower for it, and a step costs a tenth of a request.
+_STEP_LINGER_S = 0.01
+
+
+class Guard:
+    """One per process: reads the control topics, publishes steps and acknowledgements, and gates the runs it made.
+
+    Fails open: without Kafka, without a detector, or with a fault of ours, agents go on and `stats()` says so.
+
+    Thread safety: safe. Threads: three of ours (`loopwarden-control`, `loopwarden-steps`, `loopwarden-acks`), all
+    daemons, from `start` on; none before. Not for use after `os.fork` in the child: make a new one there.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        tenant: str,
+        runtime_id: str | None = None,
+        fidelity: Literal["full", "hash"] = "full",
+        result_chars: int = 2_000,
+        allow_free_text: bool = False,
+        max_queue_events: int = 10_000,
+        max_queue_bytes: int = 16 * 1024 * 1024,
+        max_pause_s: float = 3_600.0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Set up; connects to nothing and starts no thread.
+
+        Args:
+            transport: `KafkaTransport`, or `loopwarden.testing.MemoryTransport`.
+            tenant: Whose runs these are: 1 to 64 characters of `A-Za-z0-9._-`.
+            runtime_id: Name of this process in acknowledgements; host and process id by default.
+            fidelity: `full` sends arguments, texts and cut results. `hash` sends hashes, sizes, names and numbers
+                only: no content leaves the process, and loops that hide behind changing ids are not seen.
+            result_chars: Characters of a result, or of an error's message, that are sent. Hash and size are always of
+                the whole.
+            allow_free_text: Take a nudge's own text instead of a template. Whoever may write commands can then write
+                into prompts.
+            max_queue_events: Events that wait for Kafka; beyond it the oldest are dropped and counted.
+            max_queue_bytes: Their size, likewise.
+            max_pause_s: Longest `wait_if_paused`, in seconds.
+            clock: For tests.
+
+        Raises:
+            ConfigError: `tenant`, `fidelity` or a bound is not possible. Raised here, when the program starts, and
+                nowhere later.
+        """
+        if TENANT_PATTERN.fullmatch(tenant) is None:
+            raise ConfigError(f"tenant {tenant!r} does not match [A-Za-z0-9._-]{{1,64}}: choose another name")
+        if fidelity not in {"full", "hash"}:
+            raise ConfigError(f"fidelity {fidelity!r} is neither 'full' nor 'hash'")
+        if min(result_chars, max_queue_events, max_queue_bytes, max_pause_s) <= 0:
+            raise ConfigError("result_chars, max_queue_events, max_queue_bytes and max_pause_s must be above zero")
+        self._tenant = tenant
+        self._transport = transport
+        self._clock = clock
+        self._fidelity = None if fidelity == "full" else fidelity
+        self._counters = Counters()
+        self._steps: Outbox[PendingStep] = Outbox(max_items=max_queue_events, max_bytes=max_queue_bytes)
+        self._acks: Outbox[Ack] = Outbox(max_items=_MAX_ACKS, max_bytes=max_queue_bytes)
+        self._broker = BrokerClock()
+        acknowledger = Acknowledger(
+            self._acks,
+            runtime_id=fit(runtime_id or f"{socket.gethostname()}:{os.getpid()}", _RUNTIME_ID_CHARS),
+            clock=clock,
+            broker=self._broker,
+            counters=self._counters,
+        )
+        self._plane = ControlPlane(
+            tenant=tenant,
+            acks=acknowledger,
+            broker=self._broker,
+            clock=clock,
+            counters=self._counters,
+            allow_free_text=allow_free_text,
+        )
+        self._reader = ControlReader(transport, self._plane, tenant=tenant, counters=self._counters)
+        self._step_lane: Lane[PendingStep] = Lane(
+            "steps",
+            self._steps,
+            StepEncoder(fidelity=fidelity, result_chars=result_chars, counters=self._counters),
+            transport,
+            counters=self._counters,
+            linger_s=_STEP_LINGER_S,
+            on_connect=self._close_at_exit,
+        )
+        # A lane of its own: an acknowledgement does not queue behind steps.
+        self._ack_lane: Lane[Ack] = Lane(
+            "acks",
+            self._acks,
+            encode_ack,
+            transport,
+            counters=self._counters,
+            linger_s=0.0,
+            on_connect=self._close_at_exit,
+        )
+        self._context = RunContext(
+            plane=self._plane,
+            acks=acknowledger,
+            broker=self._broker,
+            clock=clock,
+            counters=self._counters,
+            max_pause_s=max_pause_s,
+            start_child=self.run,
+            on_enter=self._entered,
+            on_exit=self._left,
+        )
+        self._budgets: dict[tuple[str, str], Budget] = {}
+        self._is_started = False
+        self._is_closed = False
+
+    def start(self, *, barrier_s: float = 5.0) -> bool:
+        """Connect, and wait until everything that was ordered before is known. Call it before the first run.
+
+        Args:
+            barrier_s: Longest wait in seconds.
+
+        Returns:
+            True if caught up. False if not yet: agents may go on, orders are obeyed as soon as they are read, and
+            `stats()["control_ready"]` is 0 until then.
+        """
+        if not self._is_started and not self._is_closed:
+            self._is_started = True
+            self._close_at_exit()
+            self._step_lane.start()
+            self._ack_lane.start()
+            self._reader.start()
+        is_ready = self._reader.ready.wait(max(0.0, barrier_s))
+        if not is_ready:
+            self._counters.add("started_open")
+            self._counters.warn("barrier", "the control topics were not read within %s s; agents go on", barrier_s)
+        return is_ready
+
+    def run(
+        self,
+        run_id: str,
+        *,
+        agent: str | None = None,
+        goal: str | None = None,
+        attended: bool = False,
+        limits: Limits | None = None,
+        parent: RunKey | None = None,
+        cancel: Callable[[str], object] | None = None,
+    ) -> RunGuard:
+        """Return the guard of a new incarnation of a run: a context manager, see `RunGuard`.
+
+        Args:
+            run_id: The run's id, the same when it is resumed. Longer than 128 characters: a part and a hash of it.
+            agent: Which agent, a name of low cardinality.
+            goal: What the run is to achieve.
+            attended: Is a person watching, who could answer a question?
+            limits: Obeyed in this process without Kafka, and told to the detector. They count for this run and all
+                below it.
+            parent: Key of the run that starts this one; it may live in another process.
+            cancel: The framework's own way to end the run at once. Called at most once, from the control thread, with
+                the reason, after the gate is shut; it must be thread-safe and return at once.
+
+        Never raises; entering the context does if the run is not to start.
+        """
+        run_id = fit(str(run_id) or "unnamed", _RUN_ID_CHARS)
+        key = RunKey(
+            tenant=self._tenant,
+            run_id=run_id,
+            root_run_id=run_id if parent is None else parent.root_run_id,
+            incarnation=os.urandom(8).hex(),
+            parent_run_id=None if parent is None else parent.run_id,
+            ancestors=() if parent is None else (*parent.ancestors, (parent.run_id, parent.incarnation)),
+        )
+        agent = None if not agent else fit(agent, _AGENT_CHARS)
+        now_ms = self._clock.monotonic_ms()
+        reporter = Reporter(
+            key,
+            agent=agent,
+            fidelity=self._fidelity,
+            outbox=self._steps,
+            clock=self._clock,
+            counters=self._counters,
+        )
+        return RunGuard(
+            key,
+            self._context,
+            reporter,
+            Gate(key, started_ms=now_ms, cancel=cancel),
+            budget=self._budget(limits, parent, now_ms),
+            start_fields={"goal": goal, "attended": attended, "runtime": RUNTIME_NAME, "limits": limits},
+        )
+
+    def close(self, *, flush_s: float = 2.0) -> None:
+        """Send what is queued, for at most `flush_s` seconds, and end all threads. Never raises; may be called twice.
+
+        Runs that are still open keep their gates as they are and report into the void. Called at exit by itself.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        atexit.unregister(self._close)
+        deadline_s = time.monotonic() + max(0.0, flush_s)
+        try:
+            if self._is_started:
+                for lane in (self._step_lane, self._ack_lane):
+                    lane.close(deadline_s)
+                for lane in (self._step_lane, self._ack_lane):
+                    lane.join()
+                # The reader goes last: what is flushed may still be answered to, and it needs no more than a poll.
+                self._reader.close(max(deadline_s, time.monotonic() + 0.5))
+            self._counters.add("events_unsent", self._step_lane.unsent)
+            self._transport.close(max(0.1, deadline_s - time.monotonic()))
+        except Exception as error:  # noqa: BLE001 - the program ends; it must not end with our traceback
+            self._counters.fault("close", error)
+
+    def pump(self) -> None:
+        """Do one round of the threads' work in this thread: for tests, instead of `start`. Raises nothing.
+
+        Reads the orders that are there, lets expire what is due, and publishes everything that waits. What fails, such
+        as a connection that is down, is left for the next round.
+        """
+        if self._is_started:
+            return
+        with contextlib.suppress(Exception):
+            self._reader.step(0.0)
+        self._plane.tick()
+        for lane in (self._step_lane, self._ack_lane):
+            with contextlib.suppress(Exception):
+                while not lane.is_idle and lane.step():
+                    pass
+
+    def stats(self) -> dict[str, int | float]:
+        """Return plain numbers for metrics and health checks: counts since the start, and gauges of now.
+
+        `events_accepted`, `events_sent`, `events_dropped` (queue full), `events_queued`, `queue_bytes`, `acks_sent`,
+        `acks_queued`, `publisher_connected`, `control_connected`, `control_ready` (0 or 1), `runs_live`,
+        `run_records`, `enforcing`, `clock_skew_ms` (host minus broker, once known), and every count that is not zero:
+        `faults`, `started_open`, `starts_refused`, `events_cut`, `events_invalid`, `commands_read`, `acks_<status>`,
+        `publish_errors`, `control_errors`, `control_invalid`, …
+        """
+        numbers: dict[str, int | float] = {
+            "events_accepted": self._steps.accepted,
+            "events_sent": self._step_lane.sent,
+            "events_dropped": self._steps.dropped,
+            "events_queued": self._step_lane.unsent,
+            "queue_bytes": self._steps.size_bytes,
+            "acks_sent": self._ack_lane.sent,
+            "acks_queued": self._ack_lane.unsent,
+            "publisher_connected": int(self._step_lane.is_connected or self._ack_lane.is_connected),
+            "control_connected": int(self._reader.is_connected),
+            "control_ready": int(self._reader.ready.is_set()),
+            **self._plane.numbers(),
+            **self._counters.snapshot(),
+        }
+        broker_ms = self._broker.at(self._clock.monotonic_ms())
+        if broker_ms is not None:
+            numbers["clock_skew_ms"] = round(self._clock.unix_ms() - broker_ms, 1)
+        return numbers
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _budget(self, limits: Limits | None, parent: RunKey | None, now_ms: float) -> Budget | None:
+        above = None if parent is None else self._budgets.get((parent.run_id, parent.incarnation))
+        if limits is None or not has_limits(limits):
+            return above
+        return Budget(limits, now_ms=now_ms, parent=above)
+
+    def _entered(self, run: RunGuard) -> None:
+        if run.budget is not None:
+            self._budgets[run.key.run_id, run.key.incarnation] = run.budget
+
+    def _left(self, run: RunGuard) -> None:
+        self._budgets.pop((run.key.run_id, run.key.incarnation), None)
+
+    def _close(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def _close_at_exit(self) -> None:
+        # Exit handlers run last in, first out, and Kafka's producer registers one of its own when it connects: ours
+        # has to come before it, or what we still hold is sent to a closed producer.
+        if not self._is_closed:
+            atexit.unregister(self._close)
+            atexit.register(self._close)

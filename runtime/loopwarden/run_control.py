@@ -1,0 +1,135 @@
+"""The part of a run's guard that answers whether it may go on."""
+
+from __future__ import annotations
+
+import time
+
+from msgspec.json import encode as encode_json
+
+from loopwarden.broker_clock import BrokerClock
+from loopwarden.clock import Clock
+from loopwarden.decisions import ALLOW, Action, Decision, LoopwardenStopped, StopCause
+from loopwarden.faults import Counters
+from loopwarden.gate import Gate
+from loopwarden.limits import Budget
+from loopwarden.reporter import Reporter
+from loopwarden.run_events import RunEvents
+
+_PAUSE_POLL_S = 0.05
+
+
+class RunControl(RunEvents):
+    """Stop, pause and blocked tools of one run. Thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        reporter: Reporter,
+        gate: Gate,
+        budget: Budget | None,
+        clock: Clock,
+        counters: Counters,
+        broker: BrokerClock,
+        max_pause_s: float,
+    ) -> None:
+        super().__init__(reporter=reporter, gate=gate, budget=budget, clock=clock, counters=counters)
+        self._broker = broker
+        self._max_pause_s = max_pause_s
+
+    @property
+    def stopped(self) -> bool:
+        """True once the run was stopped; it stays true. Cost: 0.05 µs."""
+        return self._gate.cause is not None
+
+    def raise_if_stopped(self) -> None:
+        """Do nothing while the run may go on.
+
+        Raises:
+            LoopwardenStopped: The run was stopped.
+        """
+        cause = self._gate.cause
+        if cause is not None:
+            raise LoopwardenStopped(cause.reason, cause.command_id, cause.status)
+
+    async def wait_if_paused(self, timeout_s: float | None = None) -> Decision:
+        """Wait without blocking the event loop (asyncio) while the run is paused.
+
+        Args:
+            timeout_s: Longest wait in seconds; by default the guard's `max_pause_s`.
+
+        Returns:
+            `ALLOW` when it may go on, `STOP` when it was stopped meanwhile, `PAUSE` when the time is over: then end
+            the run so that it can be resumed.
+        """
+        if self._gate.pause is None and self._gate.cause is None:
+            return ALLOW
+        import asyncio  # noqa: PLC0415 - 30 ms that sync agents need not pay
+
+        since_ms, deadline_s = self._begin_pause(timeout_s)
+        # Polled, since an `asyncio.Event` belongs to one loop and the pause is lifted by another thread.
+        while (decision := self._standing()).action is Action.PAUSE and time.monotonic() < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(_PAUSE_POLL_S)
+        self._add_waiting(since_ms)
+        return decision
+
+    def wait_if_paused_sync(self, timeout_s: float | None = None) -> Decision:
+        """Do the same as `wait_if_paused` in code without an event loop: blocks this thread while paused."""
+        if self._gate.pause is None and self._gate.cause is None:
+            return ALLOW
+        since_ms, deadline_s = self._begin_pause(timeout_s)
+        while (decision := self._standing()).action is Action.PAUSE and time.monotonic() < deadline_s:
+            time.sleep(_PAUSE_POLL_S)
+        self._add_waiting(since_ms)
+        return decision
+
+    def _blocked(self, tool: str, now_ms: float) -> Decision | None:
+        until_ms = self._gate.blocked.get(tool)
+        broker_ms = self._broker.at(now_ms)
+        if until_ms is None or (broker_ms is not None and broker_ms >= until_ms):
+            return None
+        retry_after_ms = None if broker_ms is None else int(until_ms - broker_ms)
+        answer = {
+            "error": "tool_unavailable",
+            "tool": tool,
+            "reason": "blocked_for_this_run",
+            "retry_after_ms": retry_after_ms,
+            "hint": "Do not call this tool again. Answer with what you have, or ask the user.",
+        }
+        return Decision(
+            Action.BLOCK,
+            reason=f"{tool} is blocked for this run",
+            retry_after_ms=retry_after_ms,
+            message=encode_json(answer).decode(),
+        )
+
+    def _stop(self) -> Decision:
+        cause = self._gate.cause
+        if cause is None:
+            # The gate was closed by the end of the run before it could be shut.
+            return Decision(Action.STOP, reason="the run is over")
+        return Decision(
+            Action.STOP,
+            reason=cause.reason,
+            command_id=cause.command_id,
+            message=f"This run was stopped ({cause.reason}). No further step will be carried out.",
+        )
+
+    def _paused(self) -> Decision:
+        pause = self._gate.pause
+        if pause is None:
+            return ALLOW
+        return Decision(Action.PAUSE, reason=pause.reason, command_id=pause.command_id)
+
+    def _standing(self) -> Decision:
+        return self._stop() if self._gate.cause is not None else self._paused()
+
+    def _begin_pause(self, timeout_s: float | None) -> tuple[float, float]:
+        bound_s = self._max_pause_s if timeout_s is None else timeout_s
+        return self._clock.monotonic_ms(), time.monotonic() + bound_s
+
+    def _limit(self, reason: str) -> Decision:
+        self._gate.shut(StopCause("limit", reason))
+        return self._stop()
+
+    def _fault(self, where: str, error: BaseException) -> None:
+        self._counters.fault(where, error)
