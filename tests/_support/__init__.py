@@ -1,0 +1,1 @@
+"""What the tests and the benchmarks share: brokers to run against, and short ways to talk to them."""
