@@ -1,0 +1,95 @@
+"""Records that cannot be read: kept with the reason and where they came from, and counted against a limit.
+
+A consumer that quietly files away everything it gets looks healthy and sees nothing. So the share of refused records
+is watched per partition: above the limit the stream is called broken, which is an alarm, and only the positions are
+kept of what is refused beyond it. The idea of a limited dead-letter queue is that of Sentry's arroyo.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from loopwarden_models.errors import InvalidEvent
+from loopwarden_streams.batch_writer import Out
+from loopwarden_streams.transport import Record
+
+# A larger record is kept by its head: the whole of it stays in the source topic, at the offset in the headers.
+MAX_KEPT_BYTES = 262_144
+
+WINDOW_S = 60.0
+# Below this many records in the window a share means nothing.
+MIN_RECORDS = 100
+
+
+def dead_letter(record: Record, error: InvalidEvent) -> Out:
+    """Return the dead letter of `record`: its bytes, and in the headers what is wrong and where it was."""
+    value = record.value
+    headers = [
+        ("reason", error.reason.encode()),
+        ("field", error.field.encode()),
+        ("detail", error.detail.encode("utf-8", "replace")[:1024]),
+        ("topic", record.topic.encode()),
+        ("partition", str(record.partition).encode()),
+        ("offset", str(record.offset).encode()),
+        ("timestamp_ms", str(record.timestamp).encode()),
+        ("bytes", str(0 if value is None else len(value)).encode()),
+    ]
+    if value is None:
+        # A record needs a value on a topic that is not compacted; the reason says that there was none.
+        value = b""
+    elif len(value) > MAX_KEPT_BYTES:
+        value = value[:MAX_KEPT_BYTES]
+        headers.append(("truncated_to", str(MAX_KEPT_BYTES).encode()))
+    return Out(record.key, value, headers)
+
+
+def summary_letter(records: list[tuple[Record, InvalidEvent]]) -> Out:
+    """Return one letter that names the positions of many refused records of one partition, without their bytes."""
+    first, last = records[0][0], records[-1][0]
+    reasons = sorted({error.reason for _, error in records})
+    offsets = ",".join(str(record.offset) for record, _ in records)
+    return Out(
+        None,
+        offsets.encode(),
+        [
+            ("reason", b"broken_stream"),
+            ("detail", f"{len(records)} records refused: {', '.join(reasons)}".encode()),
+            ("topic", first.topic.encode()),
+            ("partition", str(first.partition).encode()),
+            ("offset", str(first.offset).encode()),
+            ("last_offset", str(last.offset).encode()),
+        ],
+    )
+
+
+class BrokenShare:
+    """Share of refused records of one partition over the last minute of processing.
+
+    Not thread-safe. Cost: O(1) amortised per batch.
+    """
+
+    def __init__(self, max_ratio: float) -> None:
+        """Call the stream broken above `max_ratio`, in (0, 1]."""
+        self._max_ratio = max_ratio
+        self._batches: deque[tuple[float, int, int]] = deque()
+        self._records = 0
+        self._refused = 0
+
+    def count(self, records: int, refused: int, *, now: float | None = None) -> bool:
+        """Count one batch and return whether the stream is broken now.
+
+        Args:
+            records: Records of the batch.
+            refused: How many of them were refused.
+            now: `time.monotonic()`, for tests.
+        """
+        now = time.monotonic() if now is None else now
+        self._batches.append((now, records, refused))
+        self._records += records
+        self._refused += refused
+        while self._batches[0][0] < now - WINDOW_S:
+            _, old_records, old_refused = self._batches.popleft()
+            self._records -= old_records
+            self._refused -= old_refused
+        return self._records >= MIN_RECORDS and self._refused > self._max_ratio * self._records

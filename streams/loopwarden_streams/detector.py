@@ -1,0 +1,193 @@
+"""The detector service: wires the parts of one worker together and holds its life cycle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import faust
+import msgspec
+from faust.types import TP
+
+from loopwarden_models.errors import ConfigError
+from loopwarden_models.policy import Policy
+from loopwarden_streams.app import changelog_name, hot_topic, make_app, runs_table
+from loopwarden_streams.checkpoints import Checkpointer
+from loopwarden_streams.ingest import Ingest
+from loopwarden_streams.kafka_client import new_producer
+from loopwarden_streams.lag import LagWatch
+from loopwarden_streams.landing_store import store_of
+from loopwarden_streams.metrics import Metrics
+from loopwarden_streams.outbox import Outbox
+from loopwarden_streams.partition import ACKS, STEPS, Partition
+from loopwarden_streams.recovery import Recovery
+from loopwarden_streams.settings import Settings
+from loopwarden_streams.ticks import Ticker
+from loopwarden_streams.transport import BatchConsumer
+
+log = logging.getLogger(__name__)
+
+LAG_EVERY_S = 5.0
+REPORT_EVERY_S = 1.0
+# How long a stop waits for a checkpoint or a tick under way; the worker's own limit for all of a stop is 25 s.
+TIMERS_END_S = 10.0
+MAX_BUFFERED_MESSAGES = 10_000
+
+
+class Detector:
+    """One worker. Create it inside a running event loop; `start`, wait for `failed` or a signal, `stop`.
+
+    Attributes:
+        partitions: What this worker owns and has recovered.
+        is_ready: Recovery is done and no rebalance is under way.
+        failed: Done as soon as something happened after which the state cannot be trusted; the process must end
+            without a further checkpoint, and what it owned is replayed by the next owner.
+    """
+
+    def __init__(self, settings: Settings, policy: Policy, data_dir: Path, metrics: Metrics | None = None) -> None:
+        """Prepare everything; nothing connects yet."""
+        self.settings = settings
+        self.policy = policy if settings.mode == "policy" else msgspec.structs.replace(policy, mode=settings.mode)
+        self.metrics = Metrics() if metrics is None else metrics
+        self.partitions: dict[int, Partition] = {}
+        self.is_ready = False
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = asyncio.Event()
+        self._ownership = 0
+        self._bulk = new_producer(settings)
+        self._control = new_producer(settings)
+        self.app = make_app(settings, data_dir)
+        self.outbox = Outbox(settings, self._bulk, self._control)
+        self.ingest = Ingest(self.app, settings, self.policy, self.partitions, self.outbox, self.metrics)
+        self.checkpointer = Checkpointer(self.app, settings, self.partitions, self.outbox, self._bulk, self.metrics)
+        self.recovery = Recovery(self.app, settings, self.outbox, self.metrics, changelog=changelog_name(settings))
+        self.ticker = Ticker(settings, self.policy, self.partitions, self.outbox, self.metrics)
+        self.lag = LagWatch(self.app, settings, self.partitions, self.metrics)
+        self._declare(self.app)
+
+    def _declare(self, app: faust.App) -> None:
+        self._table = runs_table(app, self.settings)
+        self._table.on_recover(self._on_recovered)
+        app.on_partitions_revoked.connect(cast("Any", self._on_revoked), weak=False)
+        app.on_before_shutdown.connect(cast("Any", self._on_before_shutdown), weak=False)
+
+        @app.agent(hot_topic(app, self.settings, STEPS), name="steps", concurrency=1)
+        async def watch_steps(stream: faust.StreamT[Any]) -> None:
+            async for event in stream.events():
+                await self._guarded(self.ingest.steps, event)
+
+        @app.agent(hot_topic(app, self.settings, ACKS), name="acks", concurrency=1)
+        async def watch_acks(stream: faust.StreamT[Any]) -> None:
+            async for event in stream.events():
+                await self._guarded(self.ingest.acks, event)
+
+    async def start(self) -> None:
+        """Connect, join the group, and begin to watch.
+
+        Raises:
+            KafkaError: No broker can be reached.
+            ConfigError: The batched transport is not in use.
+        """
+        await self._bulk.start()
+        await self._control.start()
+        await self.app.start()
+        if not isinstance(self.app.consumer, BatchConsumer):
+            raise ConfigError(f"the app's consumer is {type(self.app.consumer).__name__}, not the batched one")
+        self.app.producer.buffer.max_messages = MAX_BUFFERED_MESSAGES
+        self._every(self.settings.checkpoint_ms / 1000, self._checkpoint)
+        self._every(self.settings.tick_ms / 1000, self.ticker.tick)
+        self._every(LAG_EVERY_S, self.lag.look)
+        self._every(REPORT_EVERY_S, self._report)
+
+    async def stop(self, *, save: bool = True) -> None:
+        """Save, commit, leave the group, and close the connections.
+
+        Args:
+            save: False after a failure: the state in memory is not to be trusted.
+        """
+        self._stopping.set()
+        if save and self._tasks:
+            # A tick that was cut off between a decision and its publication would be saved as if it had been said.
+            await asyncio.wait(self._tasks, timeout=TIMERS_END_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if not save:
+            self.partitions.clear()
+        await self.app.stop()
+        await self._control.stop()
+        await self._bulk.stop()
+
+    def fail(self, error: BaseException) -> None:
+        """Say that the state cannot be trusted any more."""
+        self.is_ready = False
+        if not self.failed.done():
+            log.critical("the worker must end: %r", error, exc_info=error)
+            self.failed.set_result(error)
+
+    async def _guarded(self, work: Callable[..., Awaitable[object]], *args: Any) -> None:
+        """Run one piece of work. No exception may leave an agent: Faust would acknowledge and go on without it."""
+        if self.failed.done():
+            return
+        try:
+            await work(*args)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it was, the state is not to be trusted after it
+            self.fail(error)
+
+    async def _checkpoint(self) -> None:
+        if self.is_ready:
+            await self.checkpointer.save()
+
+    async def _report(self) -> None:
+        self.ingest.report()
+
+    async def _on_recovered(self) -> None:
+        # An exception here is only logged by Faust, and the worker would go on without its state.
+        try:
+            self.partitions.clear()
+            ownership = self._ownership
+            rebuilt = await self.recovery.rebuild(store_of(self._table))
+            if ownership != self._ownership:
+                # Faust does not wait for this when the group rebalances again: what was rebuilt is not ours any more.
+                log.info("the partitions were revoked while they were rebuilt")
+                return
+            self.partitions.update(rebuilt)
+            # A hundred thousand runs are a million objects that live for hours: no collection needs to look at them.
+            gc.collect()
+            gc.freeze()
+            self.is_ready = True
+        except Exception as error:  # noqa: BLE001 - as in `_guarded`
+            self.fail(error)
+
+    async def _on_revoked(self, _app: Any, revoked: set[TP], **_: Any) -> None:
+        self.is_ready = False
+        self._ownership += 1
+        if self.partitions and not self.failed.done():
+            # The client asks for the partitions also when it finds that the group has removed this member long ago.
+            await self._guarded(self.checkpointer.save)
+        log.info("%d partitions revoked", len(revoked))
+        self.partitions.clear()
+        self.metrics.set_owned(())
+
+    async def _on_before_shutdown(self, _app: Any, *_: Any, **__: Any) -> None:
+        if self.partitions and not self.failed.done():
+            await self._guarded(self.checkpointer.save)
+        self.is_ready = False
+
+    def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        async def loop() -> None:
+            while not self._stopping.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), seconds)
+                    return
+                await self._guarded(work)
+
+        self._tasks.append(asyncio.get_running_loop().create_task(loop()))

@@ -1,0 +1,282 @@
+"""From a batch of raw records to changed state: the continuity rule, and the loop over the records.
+
+Around a rebalance Faust loses whole fetches and delivers others twice. The next expected offset of each partition
+decides: what lies below it was seen, a batch that begins above it means that something was lost on the way and is
+read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+import faust
+from faust.types import TP, EventT
+
+from loopwarden_detectors.ladder import Decision, acknowledge
+from loopwarden_detectors.run_state import TreeState
+from loopwarden_detectors.watch import observe
+from loopwarden_models.acks import Ack
+from loopwarden_models.codec import decode_message, decode_step
+from loopwarden_models.errors import InvalidEvent
+from loopwarden_models.events import RunStart, step_key
+from loopwarden_models.patterns import Level
+from loopwarden_streams.batch_writer import Out
+from loopwarden_streams.dead_letters import BrokenShare, dead_letter, summary_letter
+from loopwarden_streams.metrics import Metrics
+from loopwarden_streams.outbox import Outbox
+from loopwarden_streams.partition import ACKS, STEPS, Partition
+from loopwarden_streams.reporting import StepCounts, report_decisions
+from loopwarden_streams.settings import Settings
+from loopwarden_streams.transport import Batch, BatchConsumer, Record
+
+if TYPE_CHECKING:
+    from loopwarden_models.policy import Policy
+
+log = logging.getLogger(__name__)
+
+# Records between two breaths of the event loop, which also carries commands, health and rebalances.
+CHUNK = 256
+SEEK_EVERY_S = 0.5
+
+Refused = list[tuple[Record, InvalidEvent]]
+
+
+class Ingest:
+    """Applies batches to the partitions of one worker. One event loop owns it; one batch at a time per source."""
+
+    def __init__(
+        self,
+        app: faust.App,
+        settings: Settings,
+        policy: Policy,
+        partitions: Mapping[int, Partition],
+        outbox: Outbox,
+        metrics: Metrics,
+    ) -> None:
+        """Apply to `partitions`, which recovery fills and a revoke empties."""
+        self._app = app
+        self._settings = settings
+        self._policy = policy
+        self._partitions = partitions
+        self._outbox = outbox
+        self._metrics = metrics
+        self._shares: dict[int, BrokenShare] = {}
+        self._counts = StepCounts()
+        self.broken: set[int] = set()
+
+    async def steps(self, event: EventT[Batch]) -> None:
+        """Apply one batch of step events. See `_handle`."""
+        await self._handle(event, STEPS, self._apply_steps)
+
+    async def acks(self, event: EventT[Batch]) -> None:
+        """Apply one batch of acknowledgements. See `_handle`."""
+        await self._handle(event, ACKS, self._apply_acks)
+
+    async def _handle(
+        self, event: EventT[Batch], source: str, apply: Callable[[Partition, list[Record]], Awaitable[None]]
+    ) -> None:
+        """Apply the records of a batch that are due, chunk by chunk.
+
+        Raises:
+            TypeError: The batch was delivered record by record: with acknowledgements off it would never commit.
+            TransportError: A decision could not be published. The process must end; the partition is replayed.
+        """
+        batch = event.value
+        if type(batch) is not Batch:
+            raise TypeError(f"{source} was delivered record by record: the batched transport is not in use")
+        message = event.message
+        partition = self._partitions.get(message.partition)
+        if partition is None or not self._is_ours(partition, message.generation_id):
+            return
+        expected = partition.next_offset[source]
+        if batch[-1].offset < expected:
+            self._metrics.count_replayed("position", len(batch))
+            return
+        first = batch[0].offset
+        if first > expected and not await self._may_skip_hole(partition, source, expected, first):
+            return
+        due = partition.next_offset[source]
+        start = next((at for at, record in enumerate(batch) if record.offset >= due), len(batch))
+        if start:
+            self._metrics.count_replayed("position", start)
+        for at in range(start, len(batch), CHUNK):
+            async with partition.lock:
+                if not self._is_ours(partition, message.generation_id):
+                    return
+                await apply(partition, batch[at : at + CHUNK])
+                partition.progress_at = time.monotonic()
+            await asyncio.sleep(0)
+
+    def _is_ours(self, partition: Partition, generation_id: int | None) -> bool:
+        return (
+            self._partitions.get(partition.number) is partition
+            and generation_id == self._app.consumer_generation_id
+            and self._app.flow_control.is_active()
+        )
+
+    async def _may_skip_hole(self, partition: Partition, source: str, expected: int, first: int) -> bool:
+        """Return whether a batch that begins above the expected offset is to be applied all the same.
+
+        A fetch that was lost on the way comes again after a seek. If the same hole is there after it, it is real: a
+        transaction marker, or compaction. If the log begins above, retention has taken the records.
+        """
+        tp = TP(self._settings.topic(source), partition.number)
+        consumer = self._app.consumer
+        assert isinstance(consumer, BatchConsumer)  # noqa: S101 - checked at start-up
+        if partition.sought.get(source) == (expected, first):
+            self._metrics.count_hole("real")
+            log.warning("hole in %s: offsets %d to %d do not exist", tp, expected, first - 1)
+            return True
+        earliest = (await consumer.earliest_offsets(tp)).get(tp) or 0
+        if earliest > expected:
+            self._metrics.count_hole("retention", first - expected)
+            log.error("retention took offsets %d to %d of %s before they were read", expected, earliest - 1, tp)
+            partition.next_offset[source] = earliest
+            return first <= earliest or await self._may_skip_hole(partition, source, earliest, first)
+        now = time.monotonic()
+        if now - partition.sought_at >= SEEK_EVERY_S:
+            partition.sought_at = now
+            partition.sought[source] = (expected, first)
+            self._metrics.count_hole("sought")
+            log.info("fetch lost in %s: reading again from offset %d, %d came", tp, expected, first)
+            await consumer.seek_wait({tp: expected})
+        return False
+
+    async def _apply_steps(self, partition: Partition, records: list[Record]) -> None:
+        decisions, refused = self._judge(partition, records)
+        partition.next_offset[STEPS] = records[-1].offset + 1
+        letters = self._letters(partition, records, refused) if refused or partition.number in self._shares else ()
+        if decisions or letters:
+            commands = await self._outbox.publish(partition, decisions, letters)
+            report_decisions(self._metrics, decisions, commands)
+
+    def _judge(self, partition: Partition, records: list[Record]) -> tuple[list[tuple[Decision, int]], Refused]:
+        """Put each record through the detectors. No await: a chunk is applied as a whole or not at all."""
+        find_tree = partition.trees.get
+        mark_dirty = partition.dirty.add
+        policy = self._policy
+        max_bytes = self._settings.max_step_bytes
+        ahead_ms = self._settings.max_clock_ahead_ms
+        act_from_ms = self._act_from_ms()
+        decisions: list[tuple[Decision, int]] = []
+        refused: Refused = []
+        counts = self._counts
+        newest_ms = partition.watermark_ms
+        for record in records:
+            offset = record.offset
+            key = record.key or b""
+            tree = find_tree(key)
+            if tree is not None and offset <= tree.steps_offset:
+                counts.stamped += 1
+                continue
+            try:
+                step = decode_step(record.value, max_bytes=max_bytes)
+                if step is None:
+                    counts.unknown += 1
+                    continue
+                root = step.root_run_id or step.run_id
+                if tree is None or tree.root_run_id != root or tree.tenant != step.tenant:
+                    _check_key(key, step.tenant, root)
+                    tree = TreeState(tenant=step.tenant, root_run_id=root)
+                latest_ms = record.timestamp + ahead_ms
+                act = step.ts_ms >= act_from_ms
+                found = observe(tree, step, policy, offset=offset, latest_ms=latest_ms, act=act)
+            except InvalidEvent as error:
+                refused.append((record, error))
+                continue
+            except Exception as error:  # the one broad catch of this file: a fault of ours must not stop the partition
+                log.exception("record at offset %d of partition %d", offset, partition.number)
+                refused.append((record, InvalidEvent("unhandled", repr(error)[:500])))
+                continue
+            if tree.steps_offset < 0:
+                partition.trees[key] = tree
+            if type(step) is RunStart and tree.limits is not None and tree.limits.max_duration_ms is not None:
+                partition.timed.add(key)
+            tree.steps_offset = offset
+            mark_dirty(key)
+            counts.add(step)
+            if tree.now_ms > newest_ms:  # noqa: PLR1730 - max() costs three times as much, once per event
+                newest_ms = tree.now_ms
+            if found:
+                for decision in found:
+                    if decision.is_violation:
+                        counts.add_violation(step)
+                    else:
+                        decisions.append((decision, offset))
+        if newest_ms > partition.watermark_ms:
+            partition.watermark_ms = newest_ms
+            partition.watermark_at = time.monotonic()
+        return decisions, refused
+
+    def report(self) -> None:
+        """Move what was counted since the last call into the metrics.
+
+        Once a second, not once a chunk: a chunk of a fleet names a hundred tools, and a metric costs a microsecond.
+        """
+        counts, self._counts = self._counts, StepCounts()
+        counts.report(self._metrics)
+
+    def _act_from_ms(self) -> int:
+        """Return the age from which on steps are judged in shadow, as Unix milliseconds; 0 = none."""
+        oldest = self._settings.max_action_age_ms
+        return int(time.time() * 1000) - oldest if oldest else 0
+
+    async def _apply_acks(self, partition: Partition, records: list[Record]) -> None:
+        refused: Refused = []
+        for record in records:
+            tree = partition.trees.get(record.key) if record.key else None
+            if tree is not None and record.offset <= tree.acks_offset:
+                continue
+            try:
+                ack = decode_message(record.value, Ack, max_bytes=self._settings.max_step_bytes)
+                _check_key(record.key or b"", ack.tenant, ack.root_run_id or ack.run_id)
+            except InvalidEvent as error:
+                refused.append((record, error))
+                continue
+            self._metrics.count_ack(ack.status, ack.latency_ms)
+            if tree is None or record.key is None:
+                continue
+            stop = acknowledge(tree, ack)
+            tree.acks_offset = record.offset
+            partition.dirty.add(record.key)
+            if stop is not None and stop.level >= Level.KILL:
+                await self._outbox.confirm_kill(partition, ack.tenant, ack.run_id, stop.command_id)
+        partition.next_offset[ACKS] = records[-1].offset + 1
+        if refused:
+            await self._outbox.publish(partition, (), self._letters(partition, records, refused))
+
+    def _letters(self, partition: Partition, records: list[Record], refused: Refused) -> list[Out]:
+        """Return the dead letters of a chunk, or one that names positions only if the stream is broken."""
+        number = partition.number
+        share = self._shares.get(number)
+        if share is None:
+            share = self._shares[number] = BrokenShare(self._settings.dead_letter_max_ratio)
+        is_broken = share.count(len(records), len(refused))
+        if is_broken != (number in self.broken):
+            self._metrics.set_broken(self._settings.topic(STEPS), number, is_broken)
+            if is_broken:
+                self.broken.add(number)
+                log.error("partition %d is mostly unreadable: positions are kept, not records, until that ends", number)
+            else:
+                self.broken.discard(number)
+        if not refused:
+            return []
+        if is_broken:
+            self._metrics.count_dead_letters_dropped(len(refused))
+            return [summary_letter(refused)]
+        for reason, n in Counter(error.reason for _, error in refused).items():
+            self._metrics.count_dead_letter(reason, n)
+        return [dead_letter(record, error) for record, error in refused]
+
+
+def _check_key(key: bytes, tenant: str, root_run_id: str) -> None:
+    if not key:
+        raise InvalidEvent("empty_key", "the record has no key; it must be tenant|root_run_id")
+    expected = step_key(tenant, root_run_id)
+    if key != expected:
+        raise InvalidEvent("key_mismatch", f"the key is {key[:200]!r}, the event says {expected!r}")

@@ -1,0 +1,335 @@
+"""The metrics of a worker: the only place where a metric is created or changed. What each means: `metric_catalogue`.
+
+`python -m loopwarden_streams.metrics` prints the table that stands in `docs/metrics.md`; alert rules and dashboards are
+tested against it. What comes from outside is bounded: at most 200 tenants and 50 tools of each keep their name, by
+activity, and a value that is not in its closed set becomes `_other`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar, cast
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+
+from loopwarden import __version__
+from loopwarden_detectors.watch import DETECTORS
+from loopwarden_models.acks import ACK_STATUSES
+from loopwarden_models.errors import REASONS
+from loopwarden_models.patterns import LEVEL_NAMES, Level
+from loopwarden_models.verdicts import Verdict
+from loopwarden_streams import metric_catalogue as of
+from loopwarden_streams.metric_catalogue import MetricSpec
+from loopwarden_streams.metric_labels import OTHER, LabelFold
+
+MAX_TENANTS: Final = 200
+MAX_TOOLS: Final = 50
+# How often names go to whom is more active. Long enough for a rate over it to mean something. judgement
+RERANK_SECONDS: Final = 600.0
+
+_LOUD: Final = frozenset(name for name in LEVEL_NAMES if Level[name.upper()] >= Level.NUDGE)
+
+M = TypeVar("M", Counter, Gauge, Histogram, Info)
+
+
+class Metrics:
+    """The metrics of one worker, in a registry of their own. Change them from one thread; scrape from any.
+
+    Children are looked up once and kept, so a change costs a lookup in a dict and an addition under a lock, about a
+    microsecond. On the hot path call once per batch, with sums.
+
+    Attributes:
+        registry: What a scrape renders. It leaves out the time of creation that the client library would add to every
+            counter and histogram, which doubles the series and answers nothing that anybody asks.
+    """
+
+    def __init__(
+        self,
+        *,
+        version: str = __version__,
+        tenants: Iterable[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Create every metric.
+
+        Args:
+            version: For `loopwarden_build_info`.
+            tenants: Tenants that keep their name however quiet they are.
+            clock: Seconds, monotonic.
+        """
+        self.registry: CollectorRegistry = _Registry()
+        self._clock = clock
+        self._tenants = LabelFold(MAX_TENANTS, tenants)
+        self._tools: dict[str, LabelFold] = {}
+        self._reranked = clock()
+        self._parents: dict[MetricSpec[Any], Any] = {spec: spec.create(self.registry) for spec in of.CATALOGUE}
+        self._children: dict[MetricSpec[Any], dict[tuple[str, ...], Any]] = {spec: {} for spec in of.CATALOGUE}
+        for spec, values in of.CLOSED:
+            for value in values:
+                self._child(spec, value)
+        for detector in DETECTORS:
+            self._child(of.DETECTION_LATENCY, detector)
+        self._child(of.BUILD).info({"version": version})
+        ProcessCollector(registry=self.registry)
+
+    # What is read.
+
+    def count_steps(self, tenant: str, n: int, *, source: of.StepSource = "runtime") -> None:
+        """Count steps of one batch that were applied; now and then also give names to who is most active."""
+        now = self._clock()
+        if now - self._reranked >= RERANK_SECONDS:
+            self._reranked = now
+            self._rerank()
+        self._child(of.STEPS_CONSUMED, self._tenant(tenant, n), source).inc(n)
+
+    def count_ignored(self, reason: of.IgnoredReason, n: int = 1) -> None:
+        """Count steps that were read and not applied."""
+        self._child(of.STEPS_IGNORED, reason).inc(n)
+
+    def count_tool_calls(self, calls: Mapping[tuple[str, str], int]) -> None:
+        """Count finished calls of one batch, by (tenant, tool)."""
+        for (tenant, tool), n in calls.items():
+            name = self._tenant(tenant)
+            self._child(of.TOOL_CALLS, name, self._tool(name, tool, n)).inc(n)
+
+    def count_dead_letter(self, reason: str, n: int = 1) -> None:
+        """Count records that went to the dead-letter topic; `reason` is one of `loopwarden_models.errors.REASONS`."""
+        self._child(of.DEAD_LETTERS, self._closed("reason", reason, REASONS)).inc(n)
+
+    def count_dead_letters_dropped(self, n: int = 1) -> None:
+        """Count refused records of which only the positions were kept, because the limit was reached."""
+        self._child(of.DEAD_LETTERS_DROPPED).inc(n)
+
+    def observe_step_lag(self, seconds: float) -> None:
+        """Note the age of the newest step of a batch; a clock that runs ahead counts as 0."""
+        self._child(of.STEP_LAG).observe(max(0.0, seconds))
+
+    def set_lag(self, topic: str, partition: int, *, records: int, commit_age_seconds: float) -> None:
+        """Set how far a partition is behind, and since when its committed offset stands still (0 without lag)."""
+        self._child(of.CONSUMER_LAG, topic, str(partition)).set(records)
+        self._child(of.COMMIT_AGE, topic, str(partition)).set(commit_age_seconds)
+
+    def set_broken(self, topic: str, partition: int, is_broken: bool) -> None:
+        """Set whether most records of a partition are refused."""
+        self._child(of.BROKEN_STREAM, topic, str(partition)).set(is_broken)
+
+    def set_owned(self, partitions: Iterable[int]) -> None:
+        """Set which partitions this worker owns from now on; the series of all others end."""
+        owned = {str(partition) for partition in partitions}
+        for spec in (of.PARTITION_OWNED, of.CONSUMER_LAG, of.COMMIT_AGE, of.BROKEN_STREAM):
+            self._remove(spec, lambda labels: labels[-1] not in owned)
+        for partition in owned:
+            self._child(of.PARTITION_OWNED, partition).set(1)
+
+    def count_hole(self, kind: of.HoleKind, n: int = 1) -> None:
+        """Count gaps in the offsets of a source."""
+        self._child(of.SOURCE_HOLES, kind).inc(n)
+
+    def count_replayed(self, kind: of.ReplayKind, n: int = 1) -> None:
+        """Count steps that came again and were skipped."""
+        self._child(of.EVENTS_REPLAYED, kind).inc(n)
+
+    # What is kept.
+
+    def observe_checkpoint(self, seconds: float, snapshot_sizes: Iterable[int] = ()) -> None:
+        """Note a checkpoint that succeeded, with the sizes of its snapshots in bytes."""
+        self._child(of.CHECKPOINT).observe(seconds)
+        observe = self._child(of.SNAPSHOT_BYTES).observe
+        written = 0
+        for size in snapshot_sizes:
+            observe(size)
+            written += 1
+        self._child(of.SNAPSHOTS_WRITTEN).inc(written)
+
+    def count_checkpoint_failure(self) -> None:
+        """Count a checkpoint that was given up."""
+        self._child(of.CHECKPOINT_FAILURES).inc()
+
+    def observe_recovery(self, seconds: float) -> None:
+        """Note the time from an assignment until the worker was ready."""
+        self._child(of.RECOVERY).observe(seconds)
+
+    def count_recovery_fault(self, kind: of.RecoveryFault, n: int = 1) -> None:
+        """Count what was wrong with the snapshots of a partition."""
+        self._child(of.RECOVERY_FAULTS, kind).inc(n)
+
+    def set_state_entries(self, table: str, n: int) -> None:
+        """Set the number of entries that a table holds in memory."""
+        self._child(of.STATE_ENTRIES, table).set(n)
+
+    def count_evictions(self, reason: of.EvictionReason, n: int = 1) -> None:
+        """Count runs that were forgotten."""
+        self._child(of.EVICTIONS, reason).inc(n)
+
+    def set_active_runs(self, runs: Mapping[str, int]) -> None:
+        """Set the number of watched runs of every tenant; a tenant that is not named has none and loses its series."""
+        sums: dict[str, int] = {}
+        for tenant, n in runs.items():
+            name = self._tenant(tenant, 0)
+            sums[name] = sums.get(name, 0) + n
+        self._remove(of.ACTIVE_RUNS, lambda labels: labels[0] not in sums)
+        for name, n in sums.items():
+            self._child(of.ACTIVE_RUNS, name).set(n)
+
+    # What is seen and done.
+
+    def count_verdict(self, verdict: Verdict) -> None:
+        """Count a verdict as a loop, as something that the mode prevented, and as a veto, where it is one."""
+        tenant = self._tenant(verdict.tenant)
+        detector, level, mode = verdict.detector, verdict.level, verdict.mode
+        if verdict.vetoed_from is not None:
+            self._child(of.VETOES, tenant, detector).inc()
+        # Episode 0 announces a command; what it is about was counted when it was found.
+        if verdict.episode == 0 or level not in _LOUD:
+            return
+        self._child(of.LOOPS_DETECTED, tenant, detector, level).inc()
+        if mode == "shadow" or (mode == "warn" and level != "nudge"):
+            self._child(of.WOULD_HAVE, tenant, detector, level).inc()
+            self._child(of.COMMANDS_SUPPRESSED, mode).inc()
+
+    def observe_detection(self, detector: str, seconds: float) -> None:
+        """Note the time from the deciding step to the decision; a clock that runs ahead counts as 0."""
+        self._child(of.DETECTION_LATENCY, detector).observe(max(0.0, seconds))
+
+    def count_command(self, tenant: str, command_type: str, mode: str, detector: str) -> None:
+        """Count a command that was issued."""
+        self._child(of.COMMANDS, self._tenant(tenant), command_type, mode, detector).inc()
+
+    def count_ack(self, status: str, latency_ms: float | None = None) -> None:
+        """Count an acknowledgement, and its latency if it says that a command was applied."""
+        self._child(of.COMMAND_ACKS, self._closed("status", status, ACK_STATUSES)).inc()
+        if status == "applied" and latency_ms is not None:
+            self._child(of.COMMAND_LATENCY).observe(latency_ms / 1000)
+
+    def count_step_after_kill(self, tenant: str, n: int = 1) -> None:
+        """Count steps that began after their run's stop was applied."""
+        self._child(of.STEPS_AFTER_KILL, self._tenant(tenant)).inc(n)
+
+    # What it costs.
+
+    def count_tokens(self, tenant: str, *, input_n: int = 0, output_n: int = 0, reasoning_n: int = 0) -> None:
+        """Count tokens of one batch."""
+        name = self._tenant(tenant)
+        for kind, n in (("input", input_n), ("output", output_n), ("reasoning", reasoning_n)):
+            if n:
+                self._child(of.TOKENS, name, kind).inc(n)
+
+    def count_cost(self, tenant: str, usd: float) -> None:
+        """Add known cost of one batch."""
+        self._child(of.COST, self._tenant(tenant)).inc(usd)
+
+    def count_saved_cost(self, tenant: str, usd: float) -> None:
+        """Add the estimate of what a killed run would still have spent."""
+        self._child(of.SAVED_COST, self._tenant(tenant)).inc(usd)
+
+    # The scrape.
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """Return the scrape and its content type.
+
+        Args:
+            accept: The request's Accept header; with it the scraper may choose OpenMetrics.
+
+        Cost: about 20 µs a series, a quarter of a second near the bounds: run it in a thread.
+        """
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+    # Children and their bounds.
+
+    def _child(self, spec: MetricSpec[M], *labels: str) -> M:
+        known = self._children[spec]
+        child = known.get(labels)
+        if child is None:
+            parent = self._parents[spec]
+            child = known[labels] = parent.labels(*labels) if labels else parent
+        return cast("M", child)
+
+    def _remove(self, spec: MetricSpec[Any], is_gone: Callable[[tuple[str, ...]], bool]) -> None:
+        known = self._children[spec]
+        for labels in [labels for labels in known if is_gone(labels)]:
+            del known[labels]
+            self._parents[spec].remove(*labels)
+
+    def _tenant(self, tenant: str, weight: int = 1) -> str:
+        name = self._tenants.fold(tenant, weight)
+        if name not in self._tools:
+            self._tools[name] = LabelFold(0 if name == OTHER else MAX_TOOLS)
+            # As for closed labels: the first kill, and the first step after one, must be visible as an increase.
+            self._child(of.STEPS_AFTER_KILL, name)
+            for detector in DETECTORS:
+                self._child(of.COMMANDS, name, "kill_run", "enforce", detector)
+        if name == OTHER and weight:
+            self._child(of.LABEL_OVERFLOW, "tenant").inc()
+        return name
+
+    def _tool(self, tenant: str, tool: str, weight: int) -> str:
+        name = self._tools[tenant].fold(tool, weight)
+        if name == OTHER:
+            self._child(of.LABEL_OVERFLOW, "tool").inc()
+        return name
+
+    def _closed(self, label: str, value: str, known: tuple[str, ...]) -> str:
+        if value in known:
+            return value
+        self._child(of.LABEL_OVERFLOW, label).inc()
+        return OTHER
+
+    def _rerank(self) -> None:
+        for tenant in self._tenants.rerank():
+            self._tools.pop(tenant, None)
+            for spec in of.CATALOGUE:
+                if spec.labels[:1] == ("tenant",):
+                    self._remove(spec, lambda labels, gone=tenant: labels[0] == gone)  # type: ignore[misc]  # mypy does not infer a lambda with a default
+        for tenant, tools in self._tools.items():
+            for tool in tools.rerank():
+                self._remove(of.TOOL_CALLS, lambda labels, gone=(tenant, tool): labels == gone)  # type: ignore[misc]  # as above
+
+
+class _Registry(CollectorRegistry):
+    def collect(self) -> Iterator[Metric]:
+        for metric in super().collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+
+
+def to_markdown() -> str:
+    """Return the text of `docs/metrics.md`."""
+    lines = [
+        "# Metrics",
+        "",
+        "Generated by `python -m loopwarden_streams.metrics > docs/metrics.md`: do not edit. A worker serves them at",
+        "`/metrics` on `LOOPWARDEN_PORT` (6066), with the `process_…` metrics of its process.",
+        "",
+        "| metric | kind | labels | unit | what it is | what to do when it moves |",
+        "|---|---|---|---|---|---|",
+    ]
+    for spec in of.CATALOGUE:
+        kind = "gauge" if spec.kind is Info else spec.kind.__name__.lower()
+        labels = ", ".join(f"`{label}`" for label in spec.scraped_labels) or "none"
+        lines.append(f"| `{spec.name}` | {kind} | {labels} | {spec.unit} | {spec.meaning} | {spec.remedy} |")
+    lines += [
+        "",
+        "## Labels",
+        "",
+        f"* At most {MAX_TENANTS} values of `tenant`, and at most {MAX_TOOLS} values of `tool` for each, keep their",
+        f"  name; the rest is counted under `{OTHER}`. Names go to whoever comes first, and every",
+        f"  {RERANK_SECONDS / 60:.0f} minutes to whoever is far more active than one that has a name. The series of",
+        "  who loses its name end. Each worker decides for itself.",
+        "* No label holds a run, a user, an argument or an error text. Those are in the verdicts topic and in the log.",
+        f"* `detector`, and `reason` of commands: {_listed(DETECTORS)}.",
+    ]
+    lines += [f"* `{spec.labels[0]}` of `{spec.name}`: {_listed(values)}." for spec, values in of.CLOSED]
+    return "\n".join(lines) + "\n"
+
+
+def _listed(values: Iterable[str]) -> str:
+    return ", ".join(f"`{value}`" for value in values)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(to_markdown())

@@ -1,0 +1,259 @@
+"""What leaves the detector: verdicts, commands, run records, fences and dead letters.
+
+Everything is handed to the producer at once. The broker's word is awaited before a checkpoint makes the state durable
+that the decision came from, so that no crash loses a decision; and a bounded number of answers may be outstanding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from loopwarden_detectors.ladder import Decision, Order
+from loopwarden_models.codec import encode
+from loopwarden_models.commands import Command, EvidenceRange, Reason
+from loopwarden_models.control_state import FenceRecord, RunRecord, fence_key, run_record_key
+from loopwarden_models.errors import TransportError
+from loopwarden_models.events import step_key
+from loopwarden_models.ids import control_partition
+from loopwarden_streams.batch_writer import Out, write_batch
+from loopwarden_streams.partition import ACKS, STEPS, Partition
+from loopwarden_streams.settings import Settings
+
+# Producer batches whose answer is outstanding, per partition of steps. More would only hide a slow broker.
+MAX_OUTSTANDING = 32
+# Verdicts are gathered this long, commands never: people read verdicts, and a request costs the loop a tenth of a
+# millisecond, whether it carries one or a hundred.
+VERDICT_LINGER_S = 0.02
+
+FENCE_TENANT = "*"
+
+
+class Outbox:
+    """Publishes on behalf of the partitions of one worker. Not thread-safe: one event loop owns it."""
+
+    def __init__(self, settings: Settings, bulk: AIOKafkaProducer, control: AIOKafkaProducer) -> None:
+        """Use `bulk` for verdicts and dead letters and `control`, a producer without linger, for the control topics."""
+        self._settings = settings
+        self._bulk = bulk
+        self._control = control
+        self._steps_topic = settings.topic(STEPS)
+        self._outstanding: defaultdict[int, deque[asyncio.Future[Any]]] = defaultdict(deque)
+        self._verdicts: defaultdict[int, list[Out]] = defaultdict(list)
+        self._lingering: set[asyncio.Task[None]] = set()
+        self._failed: TransportError | None = None
+        self._control_partition = lru_cache(maxsize=10_000)(self._partition_of_tenant)
+
+    async def publish(
+        self, partition: Partition, decisions: Sequence[tuple[Decision, int]], letters: Sequence[Out]
+    ) -> list[Command]:
+        """Hand over what a chunk of records led to; commands first.
+
+        Args:
+            partition: Where the decisions come from.
+            decisions: Each with the source offset of the step that decided it.
+            letters: Records for the dead-letter topic.
+
+        Returns:
+            The commands that were issued.
+
+        Raises:
+            TransportError: The broker refused something, now or since the last call.
+        """
+        commands = [
+            self._command(partition, decision.order, decision.first_offset, offset)
+            for decision, offset in decisions
+            if decision.order is not None
+        ]
+        waiting = self._outstanding[partition.number]
+        try:
+            for command in commands:
+                await self._issue(partition, command, waiting)
+            if letters:
+                topic = self._settings.topic("dead-letter")
+                waiting.extend(await write_batch(self._bulk, topic, partition.number, letters))
+            while len(waiting) > MAX_OUTSTANDING or (waiting and waiting[0].done()):
+                await waiting.popleft()
+        except KafkaError as error:
+            raise _refused(partition.number, error) from error
+        self._gather(partition, decisions)
+        if self._failed is not None:
+            raise self._failed
+        return commands
+
+    def _gather(self, partition: Partition, decisions: Sequence[tuple[Decision, int]]) -> None:
+        verdicts = self._verdicts[partition.number]
+        was_empty = not verdicts
+        verdicts += [self._verdict(partition, decision, offset) for decision, offset in decisions if decision.verdict]
+        if was_empty and verdicts:
+            task = asyncio.get_running_loop().create_task(self._linger(partition.number))
+            self._lingering.add(task)
+            task.add_done_callback(self._lingering.discard)
+
+    async def _linger(self, number: int) -> None:
+        await asyncio.sleep(VERDICT_LINGER_S)
+        try:
+            await self._write_verdicts(number)
+        except KafkaError as error:
+            self._failed = _refused(number, error)
+
+    async def _write_verdicts(self, number: int) -> None:
+        verdicts = self._verdicts.pop(number, [])
+        if verdicts:
+            topic = self._settings.topic("verdicts")
+            self._outstanding[number].extend(await write_batch(self._bulk, topic, number, verdicts))
+
+    async def drained(self, partition: Partition) -> None:
+        """Wait until the broker has everything that was published for `partition` up to now.
+
+        Raises:
+            TransportError: It refused something.
+        """
+        number = partition.number
+        try:
+            # Tasks first: one may have taken verdicts and not handed them over yet.
+            await asyncio.gather(*self._lingering)
+            await self._write_verdicts(number)
+            waiting = self._outstanding[number]
+            for _ in range(len(waiting)):
+                await waiting.popleft()
+        except KafkaError as error:
+            raise _refused(number, error) from error
+        if self._failed is not None:
+            raise self._failed
+
+    async def announce(self, partition: Partition) -> None:
+        """Announce the epoch of a new ownership, and wait for the broker's word: nothing is judged before.
+
+        Raises:
+            TransportError: The broker refused it.
+        """
+        fence = FenceRecord(
+            v=1,
+            key=fence_key(partition.number),
+            epoch=partition.epoch,
+            owner=self._settings.instance_id(),
+            at_ms=int(time.time() * 1000),
+        )
+        try:
+            await self._control.send_and_wait(
+                self._settings.topic("control.state"),
+                key=fence.key.encode(),
+                value=encode(fence),
+                partition=self._control_partition(FENCE_TENANT),
+            )
+        except KafkaError as error:
+            raise TransportError(f"the fence of partition {partition.number} was refused: {error!r}") from error
+
+    async def confirm_kill(self, partition: Partition, tenant: str, run_id: str, command_id: str) -> None:
+        """Put a run's kill in force for every later incarnation: its gate is known to be shut.
+
+        Raises:
+            KafkaError: The producer is closed or the topic unknown.
+        """
+        record = RunRecord(
+            v=1,
+            key=run_record_key(tenant, run_id),
+            version=_version(partition),
+            state="killed",
+            command_id=command_id,
+        )
+        await self._send_record(tenant, record, self._outstanding[partition.number])
+
+    async def _issue(self, partition: Partition, command: Command, waiting: deque[asyncio.Future[Any]]) -> None:
+        if command.type == "kill_run":
+            # The level first: a runtime that takes the run up in this moment finds it, one way or the other.
+            record = RunRecord(
+                v=1,
+                key=run_record_key(command.tenant, command.run_id),
+                version=_version(partition),
+                state="kill_wanted",
+                incarnation=command.incarnation,
+                command_id=command.command_id,
+                expires_at_ms=command.expires_at_ms,
+                reason=command.reason,
+            )
+            await self._send_record(command.tenant, record, waiting)
+        waiting.append(
+            await self._control.send(
+                self._settings.topic("control.commands"),
+                key=f"{command.tenant}|{command.run_id}".encode(),
+                value=encode(command),
+                partition=self._control_partition(command.tenant),
+            )
+        )
+
+    async def _send_record(self, tenant: str, record: RunRecord, waiting: deque[asyncio.Future[Any]]) -> None:
+        waiting.append(
+            await self._control.send(
+                self._settings.topic("control.state"),
+                key=record.key.encode(),
+                value=encode(record),
+                partition=self._control_partition(tenant),
+            )
+        )
+
+    def _command(self, partition: Partition, order: Order, first_offset: int, offset: int) -> Command:
+        now_ms = int(time.time() * 1000)
+        return Command(
+            v=1,
+            command_id=order.command_id,
+            type=order.type,
+            tenant=order.tenant,
+            run_id=order.run_id,
+            root_run_id=order.root_run_id,
+            incarnation=order.incarnation,
+            scope=order.scope,
+            mode="enforce",
+            writer="detector",
+            issued_at_ms=now_ms,
+            expires_at_ms=now_ms + order.ttl_ms,
+            epoch=partition.epoch,
+            seq=max(offset, 0),
+            reason=_cut(order.reason),
+            message_id=order.message_id,
+            grace_ms=order.grace_ms,
+            evidence=self._range(partition, first_offset, offset),
+        )
+
+    def _verdict(self, partition: Partition, decision: Decision, offset: int) -> Out:
+        verdict = decision.verdict
+        assert verdict is not None  # noqa: S101 - the caller filtered
+        located = msgspec.structs.replace(verdict, source=self._range(partition, decision.first_offset, offset))
+        return Out(step_key(verdict.tenant, verdict.root_run_id), encode(located))
+
+    def _range(self, partition: Partition, first_offset: int, offset: int) -> EvidenceRange:
+        first = first_offset if first_offset >= 0 else offset
+        return EvidenceRange(topic=self._steps_topic, partition=partition.number, offsets=[first, offset])
+
+    def _partition_of_tenant(self, tenant: str) -> int:
+        return control_partition(tenant, self._settings.control_partitions)
+
+
+async def _settle(future: asyncio.Future[Any], waiting: deque[asyncio.Future[Any]]) -> None:
+    # It stays in line until it is answered: a checkpoint that looks meanwhile must see that it is outstanding.
+    await future
+    if waiting and waiting[0] is future:
+        waiting.popleft()
+
+
+def _refused(number: int, error: KafkaError) -> TransportError:
+    return TransportError(f"a decision of partition {number} could not be published: {error!r}")
+
+
+def _version(partition: Partition) -> list[int]:
+    # Both sources move a run's record, so both count: the sum only rises within an epoch.
+    return [partition.epoch, partition.next_offset[STEPS] + partition.next_offset[ACKS]]
+
+
+def _cut(reason: Reason) -> Reason:
+    note = reason.note
+    return reason if note is None or len(note) <= 256 else msgspec.structs.replace(reason, note=note[:256])  # noqa: PLR2004 - ShortText

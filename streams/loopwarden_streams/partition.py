@@ -1,0 +1,83 @@
+"""What a worker holds for one partition of the steps topic that it owns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from loopwarden_detectors.run_state import TreeState
+from loopwarden_streams.snapshots import Position
+
+STEPS = "steps"
+ACKS = "acks"
+SOURCES = (STEPS, ACKS)
+
+
+@dataclass(slots=True, kw_only=True)
+class Partition:
+    """Decoded state of one partition, and how far each of its two sources was read.
+
+    Attributes:
+        number: Partition of the steps topic, the acks topic and the changelog alike.
+        epoch: Of this ownership; commands carry it, and a runtime refuses an older one.
+        next_offset: By source, the offset that must come next.
+        trees: Live run trees by record key.
+        dirty: Keys that changed since the last checkpoint. `dead`: keys to delete at the next.
+        marks: Mark of the last saved snapshot of each key. `xor`: over all of them.
+        timed: Keys of trees with a wall-clock limit of their own.
+        watermark_ms: Newest event time seen. The partition's clock goes on from there while nothing comes.
+        watermark_at: `time.monotonic()` when it moved.
+        progress_at: `time.monotonic()` when `next_offset` of any source last moved.
+        covered: By source, the newest offset that a checkpoint made durable. `covered_at`: `time.monotonic()` of it.
+        is_saved: A position record of this epoch is in the changelog, so that nobody takes the epoch again.
+        sought: By source, the last hole that was read again, as (expected, found). `sought_at`: when.
+        lock: Held while a chunk of records is applied, and while a checkpoint takes its picture.
+    """
+
+    number: int
+    epoch: int
+    next_offset: dict[str, int]
+    trees: dict[bytes, TreeState] = field(default_factory=dict)
+    dirty: set[bytes] = field(default_factory=set)
+    dead: set[bytes] = field(default_factory=set)
+    marks: dict[bytes, int] = field(default_factory=dict)
+    xor: int = 0
+    timed: set[bytes] = field(default_factory=set)
+    watermark_ms: int = 0
+    watermark_at: float = field(default_factory=time.monotonic)
+    progress_at: float = field(default_factory=time.monotonic)
+    covered: dict[str, int] = field(default_factory=dict)
+    covered_at: float = field(default_factory=time.monotonic)
+    is_saved: bool = False
+    sought: dict[str, tuple[int, int]] = field(default_factory=dict)
+    sought_at: float = 0.0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def clock_ms(self) -> int:
+        """Return the partition's time: its newest event time plus the time since, in Unix milliseconds.
+
+        Not the wall clock: events of yesterday that are read today must not look silent for a day.
+        """
+        return self.watermark_ms + int((time.monotonic() - self.watermark_at) * 1000)
+
+    def saved(self, key: bytes, mark: int | None) -> None:
+        """Note the mark under which `key` was saved, `None` = deleted."""
+        before = self.marks.pop(key, 0) if mark is None else self.marks.get(key, 0)
+        self.xor ^= before
+        if mark is not None:
+            self.marks[key] = mark
+            self.xor ^= mark
+
+    def forget(self, key: bytes) -> None:
+        """Drop a tree from memory; the next checkpoint deletes its snapshot."""
+        del self.trees[key]
+        self.dirty.discard(key)
+        self.timed.discard(key)
+        self.dead.add(key)
+
+    def position(self, upto: dict[str, int]) -> Position:
+        """Return the position record for a checkpoint that covers `upto`."""
+        return Position(
+            steps=upto[STEPS], acks=upto[ACKS], count=len(self.marks), xor=self.xor, watermark_ms=self.watermark_ms
+        )

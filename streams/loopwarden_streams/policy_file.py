@@ -1,0 +1,48 @@
+"""`loopwarden policy`: read, check and print policy files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from loopwarden_models.errors import ConfigError
+from loopwarden_models.policy import DEFAULT_POLICY, Policy
+
+
+def load_policy(path: str | Path | None) -> Policy:
+    """Return the policy of a YAML file laid over the defaults, or the default policy for `None`.
+
+    Raises:
+        ConfigError: The file cannot be read, is no YAML, or names what does not exist or cannot be; the message
+            says where.
+    """
+    if path is None:
+        return DEFAULT_POLICY
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"policy file {str(path)!r}: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"policy file {str(path)!r} is not YAML: {' '.join(str(error).split())}") from None
+    if data is not None and not isinstance(data, dict):
+        raise ConfigError(f"policy file {str(path)!r}: expected a mapping at the top, got {type(data).__name__}")
+    return Policy.from_builtins(data)
+
+
+def to_yaml(policy: Policy) -> str:
+    """Return `policy` as YAML that `load_policy` reads back to an equal policy."""
+    return yaml.safe_dump(msgspec.to_builtins(policy), sort_keys=False, allow_unicode=True)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `loopwarden policy`."""
+    parser.add_argument("file", nargs="?", help="policy file to check; without it the default policy is printed")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the effective policy: the defaults, or a checked file laid over them."""
+    print(to_yaml(load_policy(args.file)), end="")
+    return 0

@@ -1,0 +1,97 @@
+"""The bytes of the snapshot changelog: one record per run tree, and one position record per partition.
+
+A snapshot carries the writer's epoch and the source offsets that it includes. The position record says how far the
+partition was covered, and proves a recovered partition by the count and the XOR of its snapshots.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from loopwarden_detectors.run_state import TreeState
+from loopwarden_models.errors import StateCorrupt
+
+# Begins with a NUL, which no tenant can.
+POSITION_KEY = b"\0position"
+
+FORMAT = 1
+_HEADER = struct.Struct("<BQqq")  # format, epoch, newest steps offset, newest acks offset
+HEADER_BYTES = _HEADER.size
+
+
+class Position(msgspec.Struct, array_like=True, frozen=True):
+    """How far a partition is covered.
+
+    Attributes:
+        steps: Newest covered offset of the steps topic, -1 = none. `acks`: likewise.
+        count: Live snapshots. `xor`: of `mark` over all of them.
+        watermark_ms: Newest event time of the partition.
+    """
+
+    steps: int
+    acks: int
+    count: int
+    xor: int
+    watermark_ms: int
+
+
+class Snapshot(NamedTuple):
+    """One decoded snapshot with the mark it was saved under."""
+
+    tree: TreeState
+    mark: int
+
+
+def encode_snapshot(tree: TreeState, epoch: int) -> bytes:
+    """Return the changelog value of `tree`. Cost: about 3.5 µs for a run of ten steps."""
+    return _HEADER.pack(FORMAT, epoch, tree.steps_offset, tree.acks_offset) + tree.to_bytes()
+
+
+def decode_snapshot(key: bytes, value: bytes) -> Snapshot:
+    """Read a changelog value.
+
+    Raises:
+        StateCorrupt: Another format, or bytes that are none; names the key.
+    """
+    if len(value) < HEADER_BYTES:
+        raise StateCorrupt(repr(key), None, f"{len(value)} bytes are too few")
+    version, _, steps, acks = _HEADER.unpack_from(value)
+    if version != FORMAT:
+        raise StateCorrupt(repr(key), version, f"this version reads format {FORMAT}")
+    try:
+        tree = TreeState.from_bytes(value[HEADER_BYTES:])
+    except StateCorrupt as error:
+        raise StateCorrupt(repr(key), error.version, str(error)) from None
+    tree.steps_offset, tree.acks_offset = steps, acks
+    return Snapshot(tree, mark(key, tree))
+
+
+def mark(key: bytes, tree: TreeState) -> int:
+    """Return 32 bits over key and stamps: what the position record's XOR is made of."""
+    return crc32(struct.pack("<qq", tree.steps_offset, tree.acks_offset), crc32(key))
+
+
+def encode_position(position: Position, epoch: int) -> bytes:
+    """Return the changelog value of a position record."""
+    return _HEADER.pack(FORMAT, epoch, position.steps, position.acks) + msgspec.msgpack.encode(position)
+
+
+def decode_position(value: bytes) -> Position:
+    """Read a position record.
+
+    Raises:
+        StateCorrupt: Bytes that are none.
+    """
+    try:
+        return msgspec.msgpack.decode(memoryview(value)[HEADER_BYTES:], type=Position)
+    except msgspec.DecodeError as error:
+        raise StateCorrupt(repr(POSITION_KEY), value[0] if value else None, str(error)) from None
+
+
+def epoch_of(value: bytes) -> int:
+    """Return the epoch of the writer of a changelog value, -1 if it is too short to have one."""
+    return int(_HEADER.unpack_from(value)[1]) if len(value) >= HEADER_BYTES else -1

@@ -1,0 +1,124 @@
+"""What must happen without an event: rules about passing time, expiry of what is over, and the cap on runs held."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterator, Mapping
+from itertools import islice
+
+from loopwarden_detectors.ladder import Decision
+from loopwarden_detectors.watch import tick
+from loopwarden_models.policy import Policy
+from loopwarden_streams.metrics import Metrics
+from loopwarden_streams.outbox import Outbox
+from loopwarden_streams.partition import STEPS, Partition
+from loopwarden_streams.reporting import report_decisions
+from loopwarden_streams.settings import Settings
+
+# A tick looks at this share of a partition's runs for expiry, so that all are seen within a minute of ticks.
+SWEEP_TICKS = 60
+# When the cap is hit, this share goes at once: finding the idlest costs a pass over all.
+EVICT_SHARE = 0.02
+# Counting the live runs of each tenant is a pass over all: 10 ms for a hundred thousand.
+REPORT_EVERY_S = 10.0
+
+
+class Ticker:
+    """Feeds the passing of time through the partitions of one worker, under the same locks as events."""
+
+    def __init__(
+        self, settings: Settings, policy: Policy, partitions: Mapping[int, Partition], outbox: Outbox, metrics: Metrics
+    ) -> None:
+        """Tick `partitions` by their own clocks."""
+        self._settings = settings
+        self._policy = policy
+        self._partitions = partitions
+        self._outbox = outbox
+        self._metrics = metrics
+        self._sweeps: dict[int, Iterator[bytes]] = {}
+        self._report_at = 0.0
+
+    async def tick(self) -> None:
+        """Judge, expire and evict once. Ticks are not replayed: each rule is a level, true again at the next.
+
+        Raises:
+            TransportError: A decision could not be published.
+        """
+        for partition in list(self._partitions.values()):
+            async with partition.lock:
+                decisions = self._judge(partition)
+                self._expire(partition)
+                if decisions:
+                    commands = await self._outbox.publish(partition, decisions, ())
+                    report_decisions(self._metrics, decisions, commands)
+        self._evict()
+        self._report()
+
+    def _judge(self, partition: Partition) -> list[tuple[Decision, int]]:
+        everyone = self._policy.budget.limits.max_duration_ms is not None
+        keys = list(partition.trees if everyone else partition.timed)
+        if not keys:
+            return []
+        clock_ms = partition.clock_ms()
+        oldest_ms = time.time() * 1000 - self._settings.max_action_age_ms
+        act = not self._settings.max_action_age_ms or clock_ms >= oldest_ms
+        offset = max(partition.next_offset[STEPS] - 1, 0)
+        decisions: list[tuple[Decision, int]] = []
+        for key in keys:
+            found = tick(partition.trees[key], clock_ms, self._policy, act=act)
+            if found:
+                partition.dirty.add(key)
+                decisions.extend((decision, offset) for decision in found)
+        return decisions
+
+    def _expire(self, partition: Partition) -> None:
+        trees = partition.trees
+        sweep = self._sweeps.get(partition.number)
+        if sweep is None:
+            sweep = self._sweeps[partition.number] = iter(list(trees))
+        clock_ms = partition.clock_ms()
+        idle_before = clock_ms - self._settings.run_ttl_ms
+        ended_before = clock_ms - self._settings.ended_run_ttl_ms
+        looked = ended = idle = 0
+        for key in islice(sweep, len(trees) // SWEEP_TICKS + 1):
+            looked += 1
+            tree = trees.get(key)
+            if tree is None:
+                continue
+            if tree.now_ms < idle_before:
+                partition.forget(key)
+                idle += 1
+            elif tree.now_ms < ended_before and tree.is_over:
+                partition.forget(key)
+                ended += 1
+        if looked == 0:
+            del self._sweeps[partition.number]
+        self._metrics.count_evictions("ended", ended)
+        self._metrics.count_evictions("idle", idle)
+
+    def _evict(self) -> None:
+        held = sum(len(partition.trees) for partition in self._partitions.values())
+        over = held - self._settings.max_runs
+        if over <= 0:
+            return
+        everything = (
+            (tree.now_ms, number, key)
+            for number, partition in self._partitions.items()
+            for key, tree in partition.trees.items()
+        )
+        for _, number, key in heapq.nsmallest(over + int(self._settings.max_runs * EVICT_SHARE), everything):
+            self._partitions[number].forget(key)
+            self._metrics.count_evictions("cap")
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        if now < self._report_at:
+            return
+        self._report_at = now + REPORT_EVERY_S
+        active: dict[str, int] = {}
+        for partition in self._partitions.values():
+            for tree in partition.trees.values():
+                active[tree.tenant] = active.get(tree.tenant, 0) + len(tree.runs)
+        self._metrics.set_active_runs(active)
+        self._metrics.set_state_entries("runs", sum(len(partition.trees) for partition in self._partitions.values()))

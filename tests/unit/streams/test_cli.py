@@ -1,0 +1,56 @@
+"""The command line as a whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loopwarden_models.policy import DEFAULT_POLICY
+from loopwarden_streams import cli
+from loopwarden_streams.policy_file import load_policy
+
+
+def test_help_lists_every_command_and_loads_none_of_them() -> None:
+    """`--help` must answer at once, on a machine where the service is not installed, too."""
+    script = (
+        "import sys\nfrom loopwarden_streams import cli\n"
+        "try:\n    cli.main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print(sorted(name for name in ('faust', 'aiokafka', 'rich', 'yaml') if name in sys.modules))"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert all(name in told for name, *_ in cli.COMMANDS)
+    assert told.splitlines()[-1] == "[]"
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A traceback about a module tells nobody what to install."""
+    monkeypatch.setattr(cli, "COMMANDS", (("worker", "a_module_that_is_not_there", "service", "run it"),))
+
+    status = cli.main(["worker"])
+
+    assert status == cli.EXIT_USAGE
+    assert "pip install 'loopwarden[service]'" in capsys.readouterr().err
+
+
+def test_a_wrong_policy_file_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The path inside the file is what its author needs."""
+    file = tmp_path / "policy.yaml"
+    file.write_text("exact_repeat: {nudge: 9}\n")
+
+    status = cli.main(["policy", str(file)])
+
+    assert status == cli.EXIT_USAGE
+    assert "exact_repeat.observe, nudge, break_at, kill" in capsys.readouterr().err
+
+
+def test_the_default_policy_reads_back_as_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is printed is the file that users start from."""
+    assert cli.main(["policy"]) == 0
+    file = tmp_path / "default.yaml"
+    file.write_text(capsys.readouterr().out)
+
+    assert load_policy(file) == DEFAULT_POLICY
