@@ -1,0 +1,129 @@
+"""The shape that all detectors share.
+
+A detector is a module with one class. Its thresholds are its part of the policy, its memory is its part of the
+run's state, and it answers each step with at most one `Finding`. It does not know what a kill is: the progress
+veto, the mode and the ladder turn findings into verdicts and commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from msgspec import Struct
+
+from loopwarden_models.events import ToolEnd
+from loopwarden_models.patterns import Level
+from loopwarden_models.policy import Policy
+
+if TYPE_CHECKING:  # the state of a run is made of the states of its detectors, which import this module
+    from loopwarden_detectors.run_state import RunState, TreeState
+
+
+class Call(Struct, gc=False):
+    """What is compared of one finished tool call. Keys are 64-bit, equal on every machine; 0 = missing.
+
+    Attributes:
+        tool: Name of the tool.
+        effect: Declared effect, folded to the closed set.
+        outcome: Outcome as sent, `ok` if none was.
+        call_key: Of (tool, arguments); 0 if the arguments are not known.
+        result_key: Of the result, or of the error in its place; 0 if neither is known or the tool did not run.
+        pair_key: Of both; 0 unless both are present. Missing evidence never equals anything.
+        round: Number of the round that the call belongs to: calls of one parallel batch have the same.
+        pair_age: How many calls ago the pair was last seen, 1 for the call before, 0 if the ring does not hold it.
+        is_new_write: A successful write that did not occur among the last 40 calls: the world moved.
+        is_wait: The call only let time pass.
+        offset: Source offset of the step, -1 if there is none.
+    """
+
+    tool: str
+    effect: str
+    outcome: str
+    call_key: int
+    result_key: int
+    pair_key: int
+    round: int
+    pair_age: int
+    is_new_write: bool
+    is_wait: bool
+    offset: int
+
+
+class Finding(Struct, frozen=True, kw_only=True, gc=False):
+    """What one detector saw at one step, where that is news.
+
+    Attributes:
+        detector: Name of the rule; `pattern` is the public name of what it found.
+        level: What the evidence asks for, before veto, mode and ladder.
+        loop_key: Identity of the loop, 64-bit. Escalation counts against it.
+        count: Repetitions, laps, errors, calls a minute or per cent, as the detector defines them.
+        threshold: The `count` at which `level` begins.
+        first_seq: Step at which the pattern began.
+        first_offset: Its offset in the source, -1 if it is not known any more.
+        first_ms: Its event time.
+        tools: The tools involved, at most six.
+        veto_after_seq: Progress after this step turns anything above a nudge into a nudge; -1 = no veto.
+        is_hard: A limit that was agreed on: neither veto nor ladder stands between it and the end of the run.
+        is_of_tree: The finding is about the whole tree, whichever of its runs made the step.
+        limit: For budgets, the name of the limit; `used` and `allowed` in its unit.
+        note: One sentence for people; never content of the run.
+    """
+
+    detector: str
+    pattern: str
+    level: Level
+    loop_key: int
+    count: int
+    threshold: int
+    first_seq: int
+    first_ms: int
+    first_offset: int = -1
+    tools: tuple[str, ...] = ()
+    veto_after_seq: int = -1
+    is_hard: bool = False
+    is_of_tree: bool = False
+    limit: str | None = None
+    used: float | None = None
+    allowed: float | None = None
+    note: str = ""
+
+
+def grade(
+    count: int, observe: int, nudge: int, break_at: int | None = None, kill: int | None = None
+) -> tuple[Level, int]:
+    """Return the strongest level whose threshold `count` reaches, and that threshold. `None` = no such level."""
+    if kill is not None and count >= kill:
+        return Level.KILL, kill
+    if break_at is not None and count >= break_at:
+        return Level.BREAK, break_at
+    if count >= nudge:
+        return Level.NUDGE, nudge
+    return (Level.OBSERVE, observe) if count >= observe else (Level.NONE, observe)
+
+
+class CallDetector(Protocol):
+    """A rule over the finished tool calls of one run.
+
+    `observe` is total and deterministic: it sees every call of a run in order, the ring included, changes only
+    its own part of `run`, and returns what it found at this call, or `None` if that is nothing or no news
+    (`ladder_state.is_news`). It runs for every event of a fleet: count nanoseconds.
+    """
+
+    name: ClassVar[str]
+    pattern: ClassVar[str]
+
+    def observe(self, run: RunState, call: Call, step: ToolEnd, policy: Policy) -> Finding | None:
+        """Judge one call."""
+        ...
+
+
+class TreeDetector(Protocol):
+    """A rule over the counters of a run tree, asked after every step that changes one, and by ticks."""
+
+    name: ClassVar[str]
+    pattern: ClassVar[str]
+
+    def observe(self, tree: TreeState, run: RunState, policy: Policy, now_ms: int) -> Sequence[Finding]:
+        """Judge the tree's counters at `now_ms`, on behalf of `run`."""
+        ...

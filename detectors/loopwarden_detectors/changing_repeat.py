@@ -1,0 +1,87 @@
+"""Same call, changing result, in a row: mostly healthy watching, so it advises and never kills."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import Struct
+
+from loopwarden_detectors.base import Call, Finding, grade
+from loopwarden_detectors.ladder_state import is_news
+from loopwarden_models.effects import CLOCK, POLL
+
+if TYPE_CHECKING:
+    from loopwarden_detectors.run_state import RunState
+    from loopwarden_models.events import ToolEnd
+    from loopwarden_models.policy import Policy
+
+
+class ChangingRepeatState(Struct, array_like=True, gc=False):
+    """The streak of one call: its length, how many of its results were novel, and where it began.
+
+    `round` is the last one that lengthened it.
+    """
+
+    call_key: int = 0
+    count: int = 0
+    novel: int = 0
+    round: int = 0
+    first_seq: int = 0
+    first_ms: int = 0
+    first_offset: int = -1
+
+
+class ChangingRepeat:
+    """`n` = length of the streak of equal calls in which at least half of the results are novel.
+
+    Novel = not among the answers to the last 40 calls. A second call of the same round does not count. Declared pollers are
+    left out: they are meant to ask again. A clock's answer is always new, so its numbers are lower.
+
+    Levels: observe 10, nudge 20; for effect `clock` 5 and 10 (`ChangingRepeatConfig`). Never more: the world moves,
+    and only budgets end such a run.
+    Cost: about 0.1 µs.
+    """
+
+    name: ClassVar[str] = "changing_repeat"
+    pattern: ClassVar[str] = "tool_repetition"
+
+    def observe(self, run: RunState, call: Call, step: ToolEnd, policy: Policy) -> Finding | None:
+        """Judge one call. See the class."""
+        state = run.changing_repeat
+        key = call.call_key
+        if not key or key != state.call_key:
+            state.call_key = key
+            state.count = state.novel = 1
+            state.round = call.round
+            state.first_seq = step.seq
+            state.first_ms = run.now_ms
+            state.first_offset = call.offset
+            return None
+        if call.effect == POLL or call.round == state.round:
+            return None
+        state.round = call.round
+        state.count += 1
+        if call.pair_key and not call.pair_age:
+            state.novel += 1
+        config = policy.changing_repeat
+        is_clock = call.effect == CLOCK
+        observe, nudge = (config.clock_observe, config.clock_nudge) if is_clock else (config.observe, config.nudge)
+        count = state.count
+        if count < observe or state.novel * 2 < count:
+            return None
+        level, threshold = grade(count, observe, nudge)
+        if not is_news(run, policy, detector=self.name, loop_key=key, level=level, count=count):
+            return None
+        return Finding(
+            detector=self.name,
+            pattern=self.pattern,
+            level=level,
+            loop_key=key,
+            count=count,
+            threshold=threshold,
+            first_seq=state.first_seq,
+            first_ms=state.first_ms,
+            first_offset=state.first_offset,
+            tools=(call.tool,),
+            note=f"{call.tool} was called {count} times in a row with the same arguments; {state.novel} answers were new",
+        )

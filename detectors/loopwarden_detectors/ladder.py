@@ -1,0 +1,365 @@
+"""From findings to verdicts and orders: progress veto, mode, and one rung at a time per loop identity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from loopwarden_detectors import lifecycle
+from loopwarden_detectors.base import Finding
+from loopwarden_detectors.ladder_state import (
+    APPLIED,
+    MAX_LOOPS,
+    UNDELIVERED,
+    UNHEARD,
+    LoopState,
+    StopState,
+    after_veto,
+    command_key,
+    find_loop,
+    is_stopped,
+    may_nudge,
+    may_stop,
+)
+from loopwarden_models.acks import Ack
+from loopwarden_models.commands import ANY_INCARNATION, CommandType, Reason
+from loopwarden_models.hashes import derived_id
+from loopwarden_models.ids import command_id, verdict_id
+from loopwarden_models.patterns import LEVEL_NAMES, Level, LevelName, Mode
+from loopwarden_models.verdicts import Evidence, Verdict
+
+if TYPE_CHECKING:
+    from loopwarden_detectors.run_state import RunState, TreeState
+    from loopwarden_models.policy import Policy
+
+_NOTE_CHARS = 256  # what a command carries; a verdict may say more
+
+
+class Order(Struct, frozen=True, kw_only=True, gc=False):
+    """A command that is due. Writer, fence and times are put on where it is published."""
+
+    command_id: str
+    type: CommandType
+    tenant: str
+    run_id: str
+    root_run_id: str
+    incarnation: str
+    scope: str
+    reason: Reason
+    message_id: str | None
+    ttl_ms: int
+    grace_ms: int | None
+
+
+class Decision(Struct, frozen=True, kw_only=True, gc=False):
+    """What came of a step: a verdict, the order that it caused if any, and where its evidence begins.
+
+    `first_offset` is -1 if the source offset of the pattern's first step is not known any more. With `is_violation`
+    there is no verdict: a step began after the run's stop was applied.
+    """
+
+    verdict: Verdict | None
+    order: Order | None = None
+    first_offset: int = -1
+    is_violation: bool = False
+
+
+class _Seen(Struct, gc=False):
+    """A finding with the run it is about, what is remembered of its loop, and its level after the veto."""
+
+    finding: Finding
+    run: RunState
+    loop: LoopState
+    level: Level
+
+
+def climb(
+    tree: TreeState,
+    run: RunState,
+    findings: Sequence[Finding],
+    policy: Policy,
+    *,
+    seq: int,
+    act: bool,
+    now_ms: int | None = None,
+) -> list[Decision]:
+    """Turn what the detectors saw at one step into verdicts, and into at most one order.
+
+    A verdict is said when the level of a loop identity rises in this segment, before or after the veto, or its count
+    has doubled. An order is given for the strongest finding alone: a nudge first, at most two per identity, and an
+    end of the run only after the nudge below it was applied and did not help, or could not be delivered. Hard
+    budgets skip the ladder.
+
+    Args:
+        tree: Changed in place, as is `run`.
+        run: The run that made the step.
+        findings: What the detectors saw, in their order.
+        policy: In force for this tenant.
+        seq: The step's `seq`.
+        act: False while replaying or far behind: verdicts are said in shadow, and no rung is taken.
+        now_ms: Time of the judgement, if it is not the newest event of `run`.
+
+    Returns:
+        Decisions to publish, in order; often empty, because most laps of a loop say nothing new.
+
+    Cost: about 10 µs per verdict; only steps with news get here.
+    """
+    now = run.now_ms if now_ms is None else now_ms
+    decisions: list[Decision] = []
+    seen: list[_Seen] = []
+    for finding in findings:
+        mode = policy.mode_of(finding.detector)
+        if mode == "off":
+            continue
+        subject = tree.subject(run) if finding.is_of_tree else run
+        one = _Seen(finding, subject, _loop_of(subject, finding), _level_of(tree, run, finding))
+        seen.append(one)
+        if _is_to_be_said(one):
+            decisions.append(_said(tree, one, mode if act else "shadow", now, seq))
+    if not act or not seen:
+        return decisions
+    # A limit that was agreed on is not kept waiting by a loop whose nudge is still out.
+    strongest = max(seen, key=lambda one: (one.finding.is_hard, one.level))
+    order = _next_order(tree, run, strongest, policy, now)
+    if order is None:
+        return decisions
+    if order.type == "nudge":
+        # What was seen at the same step is told by the same message: it climbs from there, and gets no nudge of its own.
+        for other in seen:
+            if other.run is strongest.run and other.loop is not strongest.loop and other.level >= Level.NUDGE:
+                _note_nudge(other, order, now)
+        for at, decision in enumerate(decisions):
+            if decision.verdict is not None and decision.verdict.detector == strongest.finding.detector:
+                decisions[at] = _with_order(decision, order)
+                return decisions
+    decisions.append(_ordered(tree, strongest, order, policy.mode_of(strongest.finding.detector), now, seq))
+    return decisions
+
+
+def acknowledge(tree: TreeState, ack: Ack) -> StopState | None:
+    """Note what a runtime did with a command.
+
+    Returns:
+        The stop of a run when this acknowledgement says for the first time that its gate is shut, else `None`.
+
+    Cost: O(loops) of the run; acknowledgements are as rare as commands.
+    """
+    run = tree.runs.get(ack.run_id)
+    if run is None:
+        return None
+    stop = run.stop
+    if stop is not None and stop.command_id == ack.command_id:
+        return _answer_stop(tree, run, stop, ack)
+    key = command_key(ack.command_id)
+    for loop in run.loops or ():
+        if loop.nudge_key == key and loop.answer != APPLIED:
+            if ack.status == "applied":
+                loop.answer, loop.returns = APPLIED, 0
+            elif ack.status not in ("received", "confirmed_dead"):
+                loop.answer = UNDELIVERED
+    return None
+
+
+def _answer_stop(tree: TreeState, run: RunState, stop: StopState, ack: Ack) -> StopState | None:
+    if ack.status in ("expired", "stale", "unsupported", "failed"):
+        stop.is_undelivered = True
+    stop.is_dead = stop.is_dead or ack.status == "confirmed_dead"
+    if ack.status not in ("applied", "confirmed_dead") or stop.applied_ms >= 0:
+        return None
+    stop.applied_ms = ack.at_ms
+    if stop.level < Level.KILL:
+        lifecycle.pause(tree, run)
+    return stop
+
+
+def _level_of(tree: TreeState, run: RunState, finding: Finding) -> Level:
+    """Return the level after what is not known for sure, and after signs of progress."""
+    level = finding.level
+    if level <= Level.NUDGE:
+        return level
+    runs = tree.runs.values() if finding.is_of_tree else (run,)
+    if any(known.is_low_fidelity for known in runs):
+        return Level.NUDGE
+    return level if finding.is_hard else after_veto(run, level, finding.veto_after_seq)
+
+
+def _loop_of(run: RunState, finding: Finding) -> LoopState:
+    loop = find_loop(run, finding.loop_key)
+    if loop is not None:
+        return loop
+    loops = run.loops = [] if run.loops is None else run.loops
+    if len(loops) >= MAX_LOOPS:
+        oldest = min(loops, key=lambda known: (known.nudges + known.stops > 0, known.last_call))
+        run.forgotten = max(run.forgotten, oldest.verdicts, oldest.rungs)
+        loops.remove(oldest)
+    loop = LoopState(
+        loop_key=finding.loop_key,
+        is_limit=finding.limit is not None,
+        last_count=finding.count,
+        last_call=run.calls,
+        verdicts=run.forgotten,
+        rungs=run.forgotten,
+    )
+    loops.append(loop)
+    return loop
+
+
+def _is_to_be_said(one: _Seen) -> bool:
+    loop, finding = one.loop, one.finding
+    if one.level > loop.level or finding.level > loop.asked:
+        return True
+    return finding.level >= Level.NUDGE and finding.count >= 2 * loop.count
+
+
+def _next_order(tree: TreeState, run: RunState, one: _Seen, policy: Policy, now: int) -> Order | None:
+    finding, loop, level = one.finding, one.loop, one.level
+    mode = policy.mode_of(finding.detector)
+    if mode not in ("warn", "enforce") or level < Level.NUDGE or is_stopped(run, policy):
+        return None
+    if level >= Level.PAUSE and may_stop(one.run, loop, policy, is_hard=finding.is_hard, now_ms=now):
+        if mode != "enforce":
+            return None
+        stops = Level.PAUSE if one.run.attended and not finding.is_hard else Level.KILL
+        if is_stopped(run, policy, stops):
+            return None
+        loop.stops += 1
+        order = _order(tree, one, policy, "kill_run" if stops == Level.KILL else "pause_run", now)
+        _bind(tree, one, order, stops, now)
+        return order
+    if not may_nudge(one.run, loop, finding.count, policy):
+        return None
+    one.run.nudges += 1
+    order = _order(tree, one, policy, "nudge", now)
+    _note_nudge(one, order, now)
+    return order
+
+
+def _note_nudge(one: _Seen, order: Order, now: int) -> None:
+    loop = one.loop
+    loop.nudges += 1
+    loop.nudge_key = command_key(order.command_id)
+    loop.nudge_count = one.finding.count
+    loop.nudge_ms = now
+    loop.answer, loop.returns = UNHEARD, 0
+
+
+def _bind(tree: TreeState, one: _Seen, order: Order, level: Level, now: int) -> None:
+    """Note the order with every run that it binds."""
+    is_of_tree = order.scope == "tree"
+    for run in tree.runs.values() if is_of_tree else (one.run,):
+        run.stop = StopState(
+            command_id=order.command_id,
+            incarnation=run.incarnation,
+            level=int(level),
+            ordered_ms=now,
+            is_of_tree=is_of_tree,
+            last_ms=run.now_ms,
+        )
+
+
+def _order(tree: TreeState, one: _Seen, policy: Policy, kind: CommandType, now: int) -> Order:
+    finding, run, loop = one.finding, one.run, one.loop
+    of_tree = finding.is_of_tree
+    # A limit is of the tree, and its root may be running under an incarnation that was not seen.
+    run_id = tree.root_run_id if of_tree else run.run_id
+    incarnation = (run.incarnation if run.run_id == run_id else "") or ANY_INCARNATION
+    loop.rungs += 1
+    loop_id = f"{finding.loop_key:016x}"
+    return Order(
+        command_id=command_id(tree.tenant, run_id, incarnation, finding.detector, loop_id, f"{kind}:{loop.rungs}"),
+        type=kind,
+        tenant=tree.tenant,
+        run_id=run_id,
+        root_run_id=tree.root_run_id,
+        incarnation=incarnation,
+        scope="tree" if of_tree and kind != "nudge" else "run",
+        reason=Reason(
+            pattern=finding.pattern,
+            detector=finding.detector,
+            count=finding.count,
+            window_ms=max(0, now - finding.first_ms),
+            tool=finding.tools[0] if finding.tools else None,
+            note=finding.note[:_NOTE_CHARS],
+        ),
+        message_id=f"nudge.{finding.detector}" if kind == "nudge" else None,
+        ttl_ms=policy.ladder.command_ttl_ms,
+        grace_ms=policy.ladder.kill_grace_ms if kind == "kill_run" else None,
+    )
+
+
+def _said(tree: TreeState, one: _Seen, mode: Mode, now: int, seq: int) -> Decision:
+    loop, finding, run = one.loop, one.finding, one.run
+    loop.level = max(loop.level, int(one.level))
+    loop.asked = max(loop.asked, int(finding.level))
+    loop.count = finding.count
+    loop.verdicts += 1
+    loop_id = f"{finding.loop_key:016x}"
+    own_id = verdict_id(tree.tenant, run.run_id, run.incarnation, finding.detector, loop_id, loop.verdicts)
+    verdict = _record(tree, one, own_id, LEVEL_NAMES[one.level], mode, loop.verdicts, now, seq)
+    return Decision(verdict=verdict, first_offset=finding.first_offset)
+
+
+def _ordered(tree: TreeState, one: _Seen, order: Order, mode: Mode, now: int, seq: int) -> Decision:
+    # The end of a run is said in a verdict of its own, whose id hangs on the command alone: when it is ordered
+    # depends on acknowledgements, and those may be read at another moment after a crash.
+    level = _LEVEL_OF_ORDER[order.type]
+    verdict = _record(tree, one, derived_id("ordered", order.command_id), level, mode, 0, now, seq, order.command_id)
+    return Decision(verdict=verdict, order=order, first_offset=one.finding.first_offset)
+
+
+_LEVEL_OF_ORDER: dict[CommandType, LevelName] = {"nudge": "nudge", "pause_run": "pause", "kill_run": "kill"}
+
+
+def _with_order(decision: Decision, order: Order) -> Decision:
+    verdict = decision.verdict
+    assert verdict is not None  # noqa: S101 - the caller looked
+    fields = {name: getattr(verdict, name) for name in verdict.__struct_fields__}
+    return Decision(
+        verdict=Verdict(**{**fields, "command_id": order.command_id}), order=order, first_offset=decision.first_offset
+    )
+
+
+def _record(
+    tree: TreeState,
+    one: _Seen,
+    own_id: str,
+    level: LevelName,
+    mode: Mode,
+    episode: int,
+    now: int,
+    seq: int,
+    ordered: str | None = None,
+) -> Verdict:
+    finding, run = one.finding, one.run
+    asked = LEVEL_NAMES[finding.level]
+    return Verdict(
+        v=1,
+        verdict_id=own_id,
+        tenant=tree.tenant,
+        run_id=run.run_id,
+        root_run_id=tree.root_run_id,
+        incarnation=run.incarnation,
+        at_ms=now,
+        detector=finding.detector,
+        pattern=finding.pattern,
+        level=level,
+        mode=mode,
+        loop_id=f"{finding.loop_key:016x}",
+        episode=episode,
+        evidence=Evidence(
+            count=finding.count,
+            threshold=finding.threshold,
+            first_seq=finding.first_seq,
+            last_seq=seq,
+            window_ms=max(0, now - finding.first_ms),
+            tools=list(finding.tools),
+            limit=finding.limit,
+            used=finding.used,
+            allowed=finding.allowed,
+            note=finding.note,
+        ),
+        vetoed_from=asked if asked != level and ordered is None else None,
+        command_id=ordered,
+    )

@@ -1,0 +1,202 @@
+"""What the ladder remembers of one loop identity of a run, and of a run that was told to stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from loopwarden_models.patterns import Level
+
+if TYPE_CHECKING:
+    from loopwarden_detectors.run_state import RunState
+    from loopwarden_models.policy import Policy
+
+# Identities that are remembered: the longest unseen leave first, those that were never nudged before the others.
+MAX_LOOPS = 12
+
+# What became of a command: nothing heard yet, applied, or it could not be delivered.
+UNHEARD, APPLIED, UNDELIVERED = 0, 1, 2
+
+# Orders to stop for one identity. An order that failed or expired is followed by one with a new id; a runtime that
+# could not carry out three will not carry out a fourth, and the alarm about it has long been raised. judgement
+MAX_STOPS_PER_LOOP = 3
+
+
+class LoopState(Struct, array_like=True, gc=False):
+    """Memory of one loop identity.
+
+    Attributes:
+        loop_key: 64-bit identity.
+        is_limit: A budget, not a repetition: its level is said once, whatever a person says in between.
+        level: Strongest level said in this segment; a verdict is published when it rises.
+        asked: Strongest level that the evidence asked for, before the progress veto.
+        count: Count at the last verdict; a doubling is said again.
+        last_count: Count when it was last seen.
+        last_call: Number of the run's call at which it was last seen.
+        verdicts: Episode of the newest verdict. `rungs`: number of the newest order.
+        nudges: Nudges issued. `stops`: orders to pause or to end the run.
+        nudge_key: Key of the newest nudge's command id, 0 if none. `nudge_count`: the loop's count at it.
+        nudge_ms: Event time of it.
+        answer: What became of it: 0 nothing heard, 1 applied, 2 could not be delivered.
+        returns: How often the loop came back since the nudge was applied.
+    """
+
+    loop_key: int
+    is_limit: bool = False
+    level: int = 0
+    asked: int = 0
+    count: int = 0
+    last_count: int = 0
+    last_call: int = 0
+    verdicts: int = 0
+    rungs: int = 0
+    nudges: int = 0
+    stops: int = 0
+    nudge_key: int = 0
+    nudge_count: int = 0
+    nudge_ms: int = 0
+    answer: int = UNHEARD
+    returns: int = 0
+
+    def start_segment(self) -> None:
+        """Forget what was said, so that it is said again; what was ordered stays known."""
+        self.level = self.asked = self.count = self.last_count = 0
+
+
+class StopState(Struct, array_like=True, gc=False):
+    """An order to stop or to wait that went out for a run.
+
+    Attributes:
+        command_id: Of the order; `incarnation` is the one of this run that it binds.
+        level: `Level.PAUSE` or `Level.KILL`.
+        applied_ms: Source time at which the gate shut, -1 until then.
+        is_dead: The runtime confirmed that the code has returned.
+        steps_after: Steps that began after `applied_ms`. Must stay 0.
+        ordered_ms: Event time of the order.
+        is_undelivered: The runtime said that it did not carry it out.
+        is_of_tree: The order is for the whole tree: a run that is born later is bound as well.
+        last_ms: Event time of the run's newest event that was looked at since.
+    """
+
+    command_id: str
+    incarnation: str
+    level: int
+    applied_ms: int = -1
+    is_dead: bool = False
+    steps_after: int = 0
+    ordered_ms: int = 0
+    is_undelivered: bool = False
+    is_of_tree: bool = False
+    last_ms: int = 0
+
+
+def command_key(command_id: str) -> int:
+    """Return the first 64 bits of a command id: what is kept to recognise its acknowledgement."""
+    return int(command_id[:16], 16)
+
+
+def find_loop(run: RunState, loop_key: int) -> LoopState | None:
+    """Return what is remembered of a loop identity. Cost: O(`MAX_LOOPS`)."""
+    for loop in run.loops or ():
+        if loop.loop_key == loop_key:
+            return loop
+    return None
+
+
+def after_veto(run: RunState, level: Level, veto_after_seq: int) -> Level:
+    """Return the level after signs of progress: what is above a nudge becomes one, and is never hidden."""
+    if level > Level.NUDGE and 0 <= veto_after_seq < run.progress_seq:
+        return Level.NUDGE
+    return level
+
+
+def is_news(
+    run: RunState,
+    policy: Policy,
+    *,
+    detector: str,
+    loop_key: int,
+    level: Level,
+    count: int,
+    veto_after_seq: int = -1,
+    is_hard: bool = False,
+    acting: RunState | None = None,
+    now_ms: int | None = None,
+) -> bool:
+    """Note that a loop came back, and return whether anything new is to be said or done about it.
+
+    Most laps of a loop are not news. A rule asks this before it collects its evidence, which costs more than the rule.
+    It answers no only where `ladder.climb` would say and order nothing.
+
+    Args:
+        run: The run that is judged; what it remembers of the loop is changed in place.
+        policy: In force for the tenant.
+        detector: The rule that sees the loop.
+        loop_key: Its identity.
+        level: What the evidence asks for.
+        count: As the detector defines it.
+        veto_after_seq: See `base.Finding`.
+        is_hard: See `base.Finding`.
+        acting: The run that made the step, if that is another one of the tree.
+        now_ms: Time of the judgement, if it is not the newest event of `run`.
+
+    Cost: 0.4 µs.
+    """
+    loop = find_loop(run, loop_key)
+    if loop is None:
+        return True
+    if level >= Level.NUDGE and loop.answer == APPLIED and count != loop.last_count:
+        loop.returns += 1
+    loop.last_count = count
+    loop.last_call = run.calls
+    if level > loop.asked:
+        return True
+    if level < Level.NUDGE:
+        return False
+    if count >= 2 * loop.count:
+        return True
+    level = after_veto(run, level, veto_after_seq)
+    if level > loop.level:
+        return True
+    mode = policy.mode_of(detector)
+    if mode not in ("warn", "enforce") or is_stopped(acting or run, policy):
+        return False
+    if level >= Level.PAUSE and mode == "enforce" and may_stop(run, loop, policy, is_hard=is_hard, now_ms=now_ms):
+        return True
+    return may_nudge(run, loop, count, policy)
+
+
+def may_nudge(run: RunState, loop: LoopState, count: int, policy: Policy) -> bool:
+    """Return whether a nudge is left for this loop, and due: at once, or when the count has doubled since the last."""
+    ladder = policy.ladder
+    if loop.nudges >= ladder.max_nudges_per_loop or run.nudges >= ladder.max_nudges_per_run:
+        return False
+    return not loop.nudges or count >= 2 * loop.nudge_count
+
+
+def may_stop(
+    run: RunState, loop: LoopState, policy: Policy, *, is_hard: bool = False, now_ms: int | None = None
+) -> bool:
+    """Return whether the rung below was taken and failed, or need not be, and orders to stop are left."""
+    ladder = policy.ladder
+    if loop.stops >= MAX_STOPS_PER_LOOP:
+        return False
+    if is_hard:
+        return True
+    if not loop.nudges:
+        return ladder.max_nudges_per_loop == 0 or run.nudges >= ladder.max_nudges_per_run
+    if loop.answer == APPLIED:
+        return loop.returns >= ladder.returns_after_nudge
+    since_ms = (run.now_ms if now_ms is None else now_ms) - loop.nudge_ms
+    return loop.answer == UNDELIVERED or since_ms >= ladder.ack_timeout_ms
+
+
+def is_stopped(run: RunState, policy: Policy, level: Level = Level.KILL) -> bool:
+    """Return whether an order of `level` or above is out for this incarnation and may still be carried out."""
+    stop = run.stop
+    if stop is None or stop.level < level or stop.incarnation != run.incarnation:
+        return False
+    if stop.applied_ms >= 0:
+        return True
+    return not stop.is_undelivered and run.now_ms - stop.ordered_ms < policy.ladder.command_ttl_ms

@@ -1,0 +1,275 @@
+"""Fixed-size memories of a run: its recent calls, a window of counts, and sets of short keys.
+
+All are plain bytes and machine integers: at a hundred thousand live runs, one Python object a step would cost
+gigabytes. They grow with the run and never beyond their caps.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct, field
+
+if TYPE_CHECKING:
+    Words: TypeAlias = array[int]
+else:
+    # Python 3.11 cannot subscript `array.array` at run time, and the snapshot codec evaluates annotations.
+    Words = array
+
+# How many calls the ring may hold; filled up, the oldest leave until it holds `KEPT_CALLS` again.
+MAX_CALLS = 48
+# What detectors may look back on, whenever they look: "the last 40 steps" of a new write.
+KEPT_CALLS = 40
+
+MARK = 8
+"""Bytes of one call in `Ring.marks`: half of its pair key, then half of its call key."""
+
+_HALF = 4
+_NO_RESULT = bytes(_HALF)
+_ROW = 2
+_LOW = 0xFFFF_FFFF
+
+# The low bits of a call's second word: the number of its tool, and what kind of call it is.
+_LOW_BITS = 8
+OTHER_TOOL = 31
+POLLS, WAITS, UNDECLARED = 1 << 5, 1 << 6, 1 << 7
+
+
+def new_words() -> Words:
+    """Return an empty array of 64-bit words. Cost: one allocation of 80 bytes."""
+    return array("Q")
+
+
+class Ring(Struct, array_like=True, gc=False):
+    """The newest calls of a run's segment, oldest first, 24 bytes each.
+
+    Keys are kept by their low 32 bits: a pair counts as equal if both halves are, so two different calls are taken
+    for one once in 2^64 comparisons, two results of one call once in 2^32; every rule that acts needs several in
+    order. A missing key is 0 and equals nothing; so does, once in 2^32, a key whose low half is 0.
+
+    Calls of one round stand in the order of their call keys. They finish in any order; sorted, the same batch always
+    reads the same, so that neither order hides a cycle or makes one.
+
+    Attributes:
+        marks: `MARK` bytes a call: pair, call.
+        rows: Two words a call: the low halves of `seq` and source offset; then milliseconds since the run started,
+            the kind of call, and the number of its tool.
+    """
+
+    marks: bytearray = field(default_factory=bytearray)
+    rows: Words = field(default_factory=new_words)
+
+    def __len__(self) -> int:
+        """Return the number of calls held."""
+        return len(self.marks) // MARK
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self.marks.clear()
+        del self.rows[:]
+
+    def append(
+        self, pair_key: int, call_key: int, *, seq: int, offset: int, ms: int, tool: int, kind: int = 0, in_round: int = 0
+    ) -> None:
+        """Add one call.
+
+        Args:
+            pair_key: 64-bit, 0 = missing. `call_key`: likewise.
+            call_key: See above.
+            seq: The step's `seq`.
+            offset: Source offset, -1 if there is none.
+            ms: Milliseconds since the run started, at least 0.
+            tool: Number of the tool, from `RunState.tool_number`.
+            kind: `POLLS`, `WAITS`, `UNDECLARED`, or 0.
+            in_round: How many calls of the same round came before it.
+
+        Cost: 0.3 µs; O(`in_round`) within a batch.
+        """
+        marks, rows = self.marks, self.rows
+        half = call_key & _LOW
+        mark = ((pair_key & _LOW) << 32 | half).to_bytes(MARK, "big")
+        where = (seq & _LOW) << 32 | (offset & _LOW)
+        when = ms << _LOW_BITS | kind | tool
+        if in_round:
+            at = self._place_in_round(half, in_round)
+            marks[at * MARK : at * MARK] = mark
+            rows[at * _ROW : at * _ROW] = array("Q", (where, when))
+        else:
+            marks += mark
+            rows.append(where)
+            rows.append(when)
+        if len(marks) > MAX_CALLS * MARK:
+            del marks[: -KEPT_CALLS * MARK]
+            del rows[: -KEPT_CALLS * _ROW]
+
+    def _place_in_round(self, half: int, in_round: int) -> int:
+        at = len(self)
+        floor = max(0, at - in_round)
+        while at > floor and int.from_bytes(self.marks[at * MARK - _HALF : at * MARK], "big") > half:
+            at -= 1
+        return at
+
+    def find_call(self, call_key: int) -> int:
+        """Return the place of the newest call with this key, -1 if there is none. Cost: 0.2 µs."""
+        half = call_key & _LOW
+        return self._find(half.to_bytes(_HALF, "big"), _HALF) if half else -1
+
+    def find_answer(self, newest: int, pair_key: int) -> tuple[int, bool]:
+        """Compare an answer with those that the same call got before.
+
+        Args:
+            newest: Place of the newest call with the same key, from `find_call`.
+            pair_key: Of the call and its answer now, not 0.
+
+        Returns:
+            The place of the newest call with the same answer, -1 if there is none; and whether the newest call got
+            another one.
+
+        Cost: 0.2 µs.
+        """
+        half = (pair_key & _LOW).to_bytes(_HALF, "big")
+        known = self.marks[newest * MARK : newest * MARK + _HALF]
+        if half == _NO_RESULT:
+            return -1, False
+        if known == half:
+            return newest, False
+        return self._find(half, 0), known != _NO_RESULT
+
+    def forget_call(self, call_key: int) -> None:
+        """Take the results of a call out of all comparisons: a person approved it. Cost: O(64)."""
+        half = (call_key & _LOW).to_bytes(_HALF, "big")
+        for at in range(0, len(self.marks), MARK):
+            if self.marks[at + _HALF : at + MARK] == half:
+                self.marks[at : at + _HALF] = bytes(_HALF)
+
+    def call_halves(self, last: int) -> set[int]:
+        """Return the 32-bit halves of the call keys of the newest `last` calls."""
+        tail = self.marks[-last * MARK :]
+        return {int.from_bytes(tail[at : at + _HALF], "big") for at in range(_HALF, len(tail), MARK)}
+
+    def call_at(self, back: int, *, seq: int, offset: int) -> tuple[int, int, int, int]:
+        """Return `(seq, offset, ms, tool)` of the call `back` places before the newest.
+
+        Args:
+            back: 0 is the newest.
+            seq: Newest `seq` of the run: the upper half of an older one follows from it.
+            offset: Newest source offset, -1 if there is none.
+
+        Raises:
+            IndexError: The ring does not reach back that far.
+        """
+        at = len(self.rows) - (back + 1) * _ROW
+        if at < 0:
+            raise IndexError(f"the ring holds {len(self)} calls, {back} back is outside")
+        where, when = self.rows[at], self.rows[at + 1]
+        first_offset = offset - (offset - where & _LOW) if offset >= 0 else -1
+        return seq - (seq - (where >> 32) & _LOW), max(first_offset, -1), when >> _LOW_BITS, when & OTHER_TOOL
+
+    def is_patience(self, last: int) -> bool:
+        """Return whether the newest `last` calls are polls and waits alone, or waits and one undeclared call.
+
+        Real agents poll with tools that nobody declared: look, sleep, look. Five laps of that are a healthy wait.
+        """
+        kinds = self.rows[1::_ROW][-last:]
+        others = [at for at, when in enumerate(kinds) if not when & (POLLS | WAITS)]
+        if not others:
+            return True
+        if not all(kinds[at] & UNDECLARED for at in others) or not any(when & WAITS for when in kinds):
+            return False
+        tail = self.marks[-last * MARK :]
+        return len({bytes(tail[at * MARK + _HALF : (at + 1) * MARK]) for at in others}) == 1
+
+    def newest_gap_ms(self) -> int:
+        """Return the time between the two newest calls, 0 if there are not two."""
+        rows = self.rows
+        return max(0, (rows[-1] >> _LOW_BITS) - (rows[-1 - _ROW] >> _LOW_BITS)) if len(rows) > _ROW else 0
+
+    def span_ms(self, last: int) -> int | None:
+        """Return the time since the oldest of the newest `last` calls, `None` if there are not so many."""
+        rows = self.rows
+        return (rows[-1] >> _LOW_BITS) - (rows[1 - last * _ROW] >> _LOW_BITS) if len(rows) >= last * _ROW else None
+
+    def times(self) -> list[int]:
+        """Return the times of all calls in milliseconds since the run started, oldest first."""
+        return [when >> _LOW_BITS for when in self.rows[1::_ROW]]
+
+    def tools(self) -> list[int]:
+        """Return the tool numbers of all calls, oldest first."""
+        return [when & OTHER_TOOL for when in self.rows[1::_ROW]]
+
+    def _find(self, half: bytes, place_in_mark: int) -> int:
+        marks = self.marks
+        at = marks.rfind(half)
+        while at >= 0 and at % MARK != place_in_mark:
+            at = marks.rfind(half, 0, at + _HALF - 1)
+        return at // MARK
+
+
+BUCKET_MS = 5_000
+BUCKETS = 12
+WINDOW_MS = BUCKET_MS * BUCKETS
+
+
+def new_window() -> Words:
+    """Return an empty count window: `BUCKETS` counts, the running total, and the newest bucket's number."""
+    return array("Q", bytes(8 * (BUCKETS + 2)))
+
+
+def count_in_window(window: Words, ms: int) -> int:
+    """Count one event at `ms` and return how many the window holds now.
+
+    A ring of partial sums with one total (resilience4j's `SlidingTimeWindowMetrics`): what is evicted is
+    subtracted, so reading is O(1). The window covers between 55 and 60 seconds, in steps of a bucket.
+
+    Args:
+        window: From `new_window`, changed in place.
+        ms: Milliseconds, at least 0, not decreasing from call to call.
+
+    Returns:
+        Events in the window that ends at `ms`, at least 1.
+
+    Cost: O(1); O(`BUCKETS`) after a gap. Allocates nothing.
+    """
+    #  bucket   0     1     2   …  11
+    #         |--3--|--0--|--5--|…|--2--|   total = sum; the newest bucket replaces the one 60 s older
+    bucket = ms // BUCKET_MS
+    newest = window[BUCKETS + 1]
+    if bucket > newest:
+        if bucket - newest >= BUCKETS:
+            for slot in range(BUCKETS + 1):
+                window[slot] = 0
+        else:
+            for passed in range(newest + 1, bucket + 1):
+                slot = passed % BUCKETS
+                window[BUCKETS] -= window[slot]
+                window[slot] = 0
+        window[BUCKETS + 1] = bucket
+    window[bucket % BUCKETS] += 1
+    total = window[BUCKETS] + 1
+    window[BUCKETS] = total
+    return total
+
+
+def holds_key(keys: bytearray, key: bytes) -> bool:
+    """Return whether the fixed-width `key` is one of `keys` (joined, same width). Cost: 0.15 µs for 512 bytes."""
+    width = len(key)
+    at = keys.rfind(key)
+    while at >= 0:
+        if at % width == 0:
+            return True
+        at = keys.rfind(key, 0, at + width - 1)
+    return False
+
+
+def add_new_key(keys: bytearray, key: bytes, *, max_bytes: int) -> bool:
+    """Append `key` unless it is there, and return whether it was not; full, the older half leaves.
+
+    Cost: 0.25 µs for 512 bytes.
+    """
+    if keys.rfind(key) >= 0 and holds_key(keys, key):
+        return False
+    if len(keys) >= max_bytes:
+        del keys[: max_bytes // 2]
+    keys += key
+    return True
