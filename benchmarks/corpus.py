@@ -1,0 +1,115 @@
+"""Step events for the benchmarks: real runs of recorded traces, given new ids and times and woven together.
+
+Every data set has an equal share of the runs, so that the many short loops of one do not drown the rest. Without the
+traces a synthetic mix of the same shape takes their place, and the benchmark says so.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from loopwarden_models.ids import murmur2
+
+Event = dict[str, object]
+TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """One record to write: partition, key and value."""
+
+    partition: int
+    key: bytes
+    value: bytes
+
+
+def load_runs(traces: Path = TRACES) -> tuple[list[list[Event]], str]:
+    """Return recorded runs, the data sets taking turns, and where they come from."""
+    files = sorted(traces.glob("*/steps.jsonl.gz"))
+    if not files:
+        return [_synthetic_run(n) for n in range(500)], "synthetic runs (no recorded traces here)"
+    by_set = []
+    for file in files:
+        runs: dict[str, list[Event]] = {}
+        with gzip.open(file, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                event = json.loads(line)
+                runs.setdefault(event["run_id"], []).append(event)
+        by_set.append(list(runs.values()))
+    most = max(map(len, by_set))
+    turns = zip(*(itertools.islice(itertools.cycle(runs), most) for runs in by_set), strict=True)
+    return list(itertools.chain.from_iterable(turns)), f"recorded runs of {len(files)} data sets in equal shares"
+
+
+def weave(
+    runs: list[list[Event]], *, count: int, max_events: int, partitions: int, live: int | None = None
+) -> Iterator[Keyed]:
+    """Yield the events of `count` runs, interleaved: the first of each, then the second of each, and so on.
+
+    Args:
+        runs: From `load_runs`; used over and over under new ids.
+        count: Runs to make.
+        max_events: Events taken of each run, at most.
+        partitions: Of the steps topic.
+        live: Run ids in use. With fewer than `count`, an id is used again as a new incarnation, so that the same
+            events belong to fewer live runs.
+    """
+    live = count if live is None else live
+    start_ms = int(time.time() * 1000) - 600_000
+    for first in range(0, count, live):
+        group = [
+            (n % live, first // live, runs[n % len(runs)][:max_events]) for n in range(first, min(first + live, count))
+        ]
+        for at in range(max_events):
+            for run, life, events in group:
+                if at < len(events):
+                    yield _record(events[at], run, life, at, start_ms + at * 2_000, partitions)
+
+
+def _record(event: Event, run: int, life: int, at: int, ts_ms: int, partitions: int) -> Keyed:
+    run_id = f"run-{run:07d}"
+    tenant = f"tenant-{run % 20:02d}"
+    named = {
+        **event,
+        "tenant": tenant,
+        "run_id": run_id,
+        "root_run_id": run_id,
+        "incarnation": f"i{life}",
+        "seq": at,
+        "ts_ms": ts_ms,
+    }
+    if "call_id" in named:
+        named["call_id"] = f"{life}-{named['call_id']}"
+    key = f"{tenant}|{run_id}".encode()
+    value = json.dumps(named, ensure_ascii=False, separators=(",", ":")).encode()
+    return Keyed((murmur2(key) & 0x7FFFFFFF) % partitions, key, value)
+
+
+def _synthetic_run(n: int) -> list[Event]:
+    events: list[Event] = [{"v": 1, "type": "run_start", "goal": f"Task {n}"}]
+    for at in range(12):
+        same = n % 10 == 0 and at > 3
+        text = f"Step {0 if same else at} of task {n}: " + "look at the next file and decide. " * 12
+        events.append({"v": 1, "type": "model_end", "text": text, "usage": {"input_tokens": 900, "output_tokens": 60}})
+        what = f"{n}-{0 if same else at}"
+        events.append(
+            {
+                "v": 1,
+                "type": "tool_end",
+                "call_id": f"c{at}",
+                "tool": ("read", "search", "bash")[at % 3],
+                "args": {"path": what},
+                "args_hash": f"{murmur2(what.encode()):016x}",
+                "effect": "unknown",
+                "outcome": "ok",
+                "result": what * 80,
+                "result_hash": f"{murmur2(what.encode() * 2):016x}",
+            }
+        )
+    return events

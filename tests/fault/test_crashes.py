@@ -1,0 +1,147 @@
+"""Kills, joins, leaves, repeats and another order: the verdicts and commands of an undisturbed run, each once."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests._support.crashing_worker import EXIT, POINTS
+from tests._support.fleet import Event, differences, doubled, fleet, heard, judged, records, shuffled
+from tests._support.kafka import ApacheKafka
+from tests._support.workers import Deployment, Worker
+
+from loopwarden_models.policy import Policy
+
+pytestmark = pytest.mark.slow
+
+ENFORCE = Policy(mode="enforce")
+FEED_S = 25.0
+SLICES = 60
+# The broker's own lower bound is 6 s; every kill of a member without an instance costs this long.
+SESSION_MS = 6_000
+
+
+class Feeder(threading.Thread):
+    """Writes events little by little, so that a kill finds a worker at work."""
+
+    def __init__(self, deployment: Deployment, events: list[Event], *, seconds: float = FEED_S) -> None:
+        super().__init__(name="feeder", daemon=True)
+        self._deployment = deployment
+        self._events = events
+        self._seconds = seconds
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Write `SLICES` slices, evenly spread over the time."""
+        try:
+            size = -(-len(self._events) // SLICES)
+            started = time.monotonic()
+            for number in range(SLICES):
+                own = self._events[number * size : (number + 1) * size]
+                self._deployment.write(records(own, self._deployment.partitions))
+                time.sleep(max(0.0, started + (number + 1) * self._seconds / SLICES - time.monotonic()))
+        except BaseException as error:  # noqa: BLE001 - a thread's exception would be lost otherwise
+            self.error = error
+
+    def finish(self) -> None:
+        """Wait until everything is written.
+
+        Raises:
+            AssertionError: Something was not.
+        """
+        self.join(120)
+        assert not self.is_alive(), "the feeder hangs"
+        if self.error is not None:
+            raise AssertionError("not all events were written") from self.error
+
+
+def disturb(deployment: Deployment, draw: random.Random, workers: list[Worker], *, until: float) -> list[str]:
+    """Kill, stop and start workers at random moments; one is always there or on its way. Returns what was done."""
+    done: list[str] = []
+    while time.monotonic() < until:
+        time.sleep(draw.uniform(0.5, 4.0))
+        action = draw.choice(["kill", "kill", "stop", "start"])
+        running = [worker for worker in workers if worker.is_running()]
+        if action == "start" or not running:
+            if len(running) < 2:
+                workers.append(deployment.start())
+                done.append(f"start {workers[-1].name}")
+            continue
+        victim = draw.choice(running)
+        done.append(f"{action} {victim.name}")
+        if action == "kill":
+            victim.kill()
+        else:
+            # One that has just begun does not know the signal yet, and ends as everybody does.
+            assert victim.stop() in (0, -signal.SIGTERM), victim.log()
+        if len(running) == 1 or draw.random() < 0.5:
+            workers.append(deployment.start())
+            done.append(f"start {workers[-1].name}")
+    return done
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_disturbances_change_no_verdict_and_no_command(apache_kafka: ApacheKafka, tmp_path: Path, seed: int) -> None:
+    """The proof of the delivery guarantee: nothing lost, nothing that a receiver who knows ids would see twice."""
+    draw = random.Random(seed)
+    runs = fleet(300, seed=seed)
+    expected = judged([event for run in runs for event in run], ENFORCE)
+    # Another order across runs than that of the expectation, and one event in twenty comes again.
+    events = doubled(shuffled(runs, draw), draw, share=0.05)
+
+    with Deployment(
+        apache_kafka.bootstrap, tmp_path, mode="enforce", max_action_age_ms=0, session_timeout_ms=SESSION_MS
+    ) as deployment:
+        workers = [deployment.start(), deployment.start()]
+        workers[0].ready()
+        feeder = Feeder(deployment, events)
+        feeder.start()
+        done = disturb(deployment, draw, workers, until=time.monotonic() + FEED_S)
+        feeder.finish()
+        if not any(worker.is_running() for worker in workers):
+            workers.append(deployment.start())
+        deployment.wait_applied(timeout_s=90)
+
+        said = heard(deployment.messages("verdicts"), deployment.messages("control.commands"))
+        assert differences(expected, said) == "", done
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_at_any_point_changes_no_verdict_and_no_command(
+    apache_kafka: ApacheKafka, tmp_path: Path, point: str
+) -> None:
+    """Each gap between two steps of a checkpoint is one where a process can end, and random kills rarely find it."""
+    runs = fleet(120, seed=7)
+    expected = judged([event for run in runs for event in run], ENFORCE)
+    events = shuffled(runs, random.Random(7))
+
+    with Deployment(
+        apache_kafka.bootstrap,
+        tmp_path,
+        mode="enforce",
+        max_action_age_ms=0,
+        # A stable id: whoever comes after the crash gets the partitions without a wait.
+        instance="one",
+        # Few records at a time, so that there is something before and after the crash.
+        max_poll_records=50,
+    ) as deployment:
+        deployment.write(records(events[: len(events) // 2], deployment.partitions))
+        # The second time: a state that was saved before is there too. Recovery comes once for each start.
+        if point == "inside recovery":
+            deployment.start().ready()
+            deployment.wait_applied()
+            deployment.workers[0].kill()
+        nth = "1" if point == "inside recovery" else "3"
+        crashing = deployment.start(words=("-m", "tests._support.crashing_worker", point, nth))
+        deployment.write(records(events[len(events) // 2 :], deployment.partitions))
+        assert crashing.wait_exit() == EXIT, crashing.log()
+
+        deployment.start().ready()
+        deployment.wait_applied()
+
+        said = heard(deployment.messages("verdicts"), deployment.messages("control.commands"))
+        assert differences(expected, said) == ""
