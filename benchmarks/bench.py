@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -60,7 +60,6 @@ def environment(settings: Settings, **more: str) -> dict[str, str]:
         "LOOPWARDEN_START_AT": "earliest",
         "LOOPWARDEN_MAX_ACTION_AGE_MS": "0",
         "LOOPWARDEN_LOG_LEVEL": "error",
-        **{n: v for n, v in os.environ.items() if n == "LOOPWARDEN_MAX_POLL_RECORDS"},
         **more,
     }
 
@@ -244,7 +243,7 @@ def throughput(
         with console.status("measuring the ceiling"):
             ceilings.append(ceiling(fleet))
         with console.status("measuring the worker"):
-            settings = Settings(**{**_fields(fleet.settings), "app_id": f"bench-mix-{n}"})
+            settings = replace(fleet.settings, app_id=f"bench-mix-{n}")
             _topics(settings)
             workers.append(worker(Fleet(settings, fleet.events, fleet.bytes_per_event)).rate)
         console.print(f"ceiling {ceilings[-1]:,.0f}/s, worker {workers[-1]:,.0f}/s")
@@ -287,10 +286,6 @@ def _topics(settings: Settings) -> None:
         check=True,
         stdout=subprocess.DEVNULL,
     )
-
-
-def _fields(settings: Settings) -> dict[str, object]:
-    return {name: getattr(settings, name) for name in settings.__dataclass_fields__}
 
 
 if __name__ == "__main__":

@@ -63,12 +63,15 @@ async def _agents(broker: str, settings: Settings) -> list[float]:
     taken: list[float] = []
     with loopwarden.Guard(transport, tenant="bench") as guard:
         for turn in range(ROUNDS):
-            found = await asyncio.gather(*(_agent(guard, f"loop-{turn}-{n}") for n in range(AGENTS)))
+            # A fleet does not step in time: each agent begins a little after the one before.
+            spread = WAIT_S / AGENTS
+            found = await asyncio.gather(*(_agent(guard, f"loop-{turn}-{n}", n * spread) for n in range(AGENTS)))
             taken += found
     return taken
 
 
-async def _agent(guard: loopwarden.Guard, run_id: str) -> float:
+async def _agent(guard: loopwarden.Guard, run_id: str, delay_s: float) -> float:
+    await asyncio.sleep(delay_s)
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     stopped_at = 0.0

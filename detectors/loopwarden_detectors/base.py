@@ -19,11 +19,15 @@ from loopwarden_models.policy import Policy
 if TYPE_CHECKING:  # the state of a run is made of the states of its detectors, which import this module
     from loopwarden_detectors.run_state import RunState, TreeState
 
+# The members of `Level` under names of their own: to look one up in the class costs as much as a rule.
+NONE, OBSERVE, NUDGE, BREAK, PAUSE, KILL = Level
+
 
 class Call(Struct, gc=False):
     """What is compared of one finished tool call. Keys are 64-bit, equal on every machine; 0 = missing.
 
     Attributes:
+        step: The event as it came.
         tool: Name of the tool.
         effect: Declared effect, folded to the closed set.
         outcome: Outcome as sent, `ok` if none was.
@@ -37,6 +41,7 @@ class Call(Struct, gc=False):
         offset: Source offset of the step, -1 if there is none.
     """
 
+    step: ToolEnd
     tool: str
     effect: str
     outcome: str
@@ -94,12 +99,12 @@ def grade(
 ) -> tuple[Level, int]:
     """Return the strongest level whose threshold `count` reaches, and that threshold. `None` = no such level."""
     if kill is not None and count >= kill:
-        return Level.KILL, kill
+        return KILL, kill
     if break_at is not None and count >= break_at:
-        return Level.BREAK, break_at
+        return BREAK, break_at
     if count >= nudge:
-        return Level.NUDGE, nudge
-    return (Level.OBSERVE, observe) if count >= observe else (Level.NONE, observe)
+        return NUDGE, nudge
+    return (OBSERVE, observe) if count >= observe else (NONE, observe)
 
 
 class CallDetector(Protocol):
@@ -113,7 +118,7 @@ class CallDetector(Protocol):
     name: ClassVar[str]
     pattern: ClassVar[str]
 
-    def observe(self, run: RunState, call: Call, step: ToolEnd, policy: Policy) -> Finding | None:
+    def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:
         """Judge one call."""
         ...
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from msgspec import Struct
 
-from loopwarden_detectors.base import Finding
+from loopwarden_detectors.base import KILL, NUDGE, OBSERVE, Finding
 from loopwarden_detectors.ladder_state import is_news
 from loopwarden_models.events import Limits
 from loopwarden_models.hashes import stable_key
@@ -42,12 +42,15 @@ _NOTHING: Sequence[Finding] = ()
 class Counters(Protocol):
     """What is counted against limits: by a tree, and by a child that has limits of its own."""
 
-    limits: Limits | None
     attempts: int
     model_calls: int
     tokens: int
     cost_usd: float
-    started_ms: int
+
+    @property
+    def limits(self) -> Limits | None:
+        """The limits that were declared, `None` if none were."""
+        ...
 
     def active_ms(self, now_ms: int) -> int:
         """Return the event time since the start, without the time spent waiting for people."""
@@ -134,11 +137,11 @@ class Budget:
                 continue
             is_over = amount > allowed if limit in _GRANTED else amount >= allowed
             if is_over:
-                level, threshold = Level.KILL, 100
+                level, threshold = KILL, 100
             elif amount * 100 >= allowed * config.nudge_percent:
-                level, threshold = Level.NUDGE, config.nudge_percent
+                level, threshold = NUDGE, config.nudge_percent
             else:
-                level, threshold = Level.OBSERVE, config.observe_percent
+                level, threshold = OBSERVE, config.observe_percent
             percent = int(min(amount * 100 / allowed, _MAX_PERCENT)) if allowed else _MAX_PERCENT
             finding = self._finding(
                 tree,
@@ -162,14 +165,12 @@ class Budget:
         hard = config.limits.max_steps
         is_over = hard is not None and used > hard
         allowed = hard if is_over and hard is not None else config.max_steps_if_stuck
-        if is_over:
-            level, threshold = Level.KILL, allowed
-        elif used >= config.max_steps_if_stuck and _is_stuck(run):
-            level, threshold = Level.KILL, allowed
+        if is_over or (used >= config.max_steps_if_stuck and _is_stuck(run)):
+            level, threshold = KILL, allowed
         elif used >= config.nudge_steps:
-            level, threshold = Level.NUDGE, config.nudge_steps
+            level, threshold = NUDGE, config.nudge_steps
         else:
-            level, threshold = Level.OBSERVE, config.observe_steps
+            level, threshold = OBSERVE, config.observe_steps
         return self._finding(
             tree,
             run,
@@ -203,18 +204,18 @@ class Budget:
     ) -> Finding | None:
         loop_key = (_TREE_KEYS if is_of_tree else _OWN_KEYS)[limit]
         if not is_news(
-            tree.subject(run) if is_of_tree else run,
+            run,
             policy,
-            detector=self.name,
-            loop_key=loop_key,
-            level=level,
-            count=count,
+            self.name,
+            loop_key,
+            level,
+            count,
+            tree=tree if is_of_tree else None,
             is_hard=is_hard,
-            acting=run,
             now_ms=now_ms,
         ):
             return None
-        whose = "" if is_of_tree else "of its own "
+        whose = "" if is_of_tree else "its own "
         return Finding(
             detector=self.name,
             pattern=self.pattern,
@@ -229,12 +230,13 @@ class Budget:
             limit=limit,
             used=round(amount, 6),
             allowed=allowed,
-            note=f"{amount:g} {whose}of {allowed:g} {_UNITS[limit]} used",
+            note=f"{amount:g} of {whose}{allowed:g} {_UNITS[limit]} used",
         )
 
 
 def _is_stuck(run: RunState) -> bool:
     """Return whether another rule sees something in the run that acts."""
     return any(
-        loop.level and not loop.is_limit and run.calls - loop.last_call < _STUCK_WITHIN_CALLS for loop in run.loops or ()
+        loop.level and not loop.is_limit and run.calls - loop.last_call < _STUCK_WITHIN_CALLS
+        for loop in run.loops or ()
     )

@@ -12,7 +12,6 @@ from loopwarden_models.effects import CLOCK, POLL
 
 if TYPE_CHECKING:
     from loopwarden_detectors.run_state import RunState
-    from loopwarden_models.events import ToolEnd
     from loopwarden_models.policy import Policy
 
 
@@ -34,8 +33,8 @@ class ChangingRepeatState(Struct, array_like=True, gc=False):
 class ChangingRepeat:
     """`n` = length of the streak of equal calls in which at least half of the results are novel.
 
-    Novel = not among the answers to the last 40 calls. A second call of the same round does not count. Declared pollers are
-    left out: they are meant to ask again. A clock's answer is always new, so its numbers are lower.
+    Novel = not among the answers to the last 40 calls. A second call of the same round does not count. Declared
+    pollers are left out: they are meant to ask again. A clock's answer is always new, so its numbers are lower.
 
     Levels: observe 10, nudge 20; for effect `clock` 5 and 10 (`ChangingRepeatConfig`). Never more: the world moves,
     and only budgets end such a run.
@@ -45,17 +44,12 @@ class ChangingRepeat:
     name: ClassVar[str] = "changing_repeat"
     pattern: ClassVar[str] = "tool_repetition"
 
-    def observe(self, run: RunState, call: Call, step: ToolEnd, policy: Policy) -> Finding | None:
+    def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:
         """Judge one call. See the class."""
         state = run.changing_repeat
         key = call.call_key
         if not key or key != state.call_key:
-            state.call_key = key
-            state.count = state.novel = 1
-            state.round = call.round
-            state.first_seq = step.seq
-            state.first_ms = run.now_ms
-            state.first_offset = call.offset
+            run.changing_repeat = ChangingRepeatState(key, 1, 1, call.round, call.step.seq, run.now_ms, call.offset)
             return None
         if call.effect == POLL or call.round == state.round:
             return None
@@ -70,7 +64,7 @@ class ChangingRepeat:
         if count < observe or state.novel * 2 < count:
             return None
         level, threshold = grade(count, observe, nudge)
-        if not is_news(run, policy, detector=self.name, loop_key=key, level=level, count=count):
+        if not is_news(run, policy, self.name, key, level, count):
             return None
         return Finding(
             detector=self.name,
@@ -83,5 +77,5 @@ class ChangingRepeat:
             first_ms=state.first_ms,
             first_offset=state.first_offset,
             tools=(call.tool,),
-            note=f"{call.tool} was called {count} times in a row with the same arguments; {state.novel} answers were new",
+            note=f"{call.tool} was called {count} times in a row with equal arguments; {state.novel} answers were new",
         )

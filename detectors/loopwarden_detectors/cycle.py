@@ -11,7 +11,6 @@ from loopwarden_detectors.rings import MARK
 
 if TYPE_CHECKING:
     from loopwarden_detectors.run_state import RunState
-    from loopwarden_models.events import ToolEnd
     from loopwarden_models.policy import Policy
 
 MIN_PERIOD = 2
@@ -38,7 +37,7 @@ class Cycle:
     name: ClassVar[str] = "cycle"
     pattern: ClassVar[str] = "tool_oscillation"
 
-    def observe(self, run: RunState, call: Call, step: ToolEnd, policy: Policy) -> Finding | None:
+    def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:
         """Judge one call. See the class."""
         # Nearly every healthy call ends here. Twice the longest period: calls of one round are sorted in, and the
         # one that came last need not stand last.
@@ -66,15 +65,7 @@ class Cycle:
         loop_key = set_key(calls) if len(calls) > 1 else call.call_key
         # The writes of the first lap were new when they were made; only one in a later lap is progress.
         veto_after_seq = ring.call_at((laps - 1) * period - 1, seq=run.seq, offset=call.offset)[0]
-        if not is_news(
-            run,
-            policy,
-            detector=self.name,
-            loop_key=loop_key,
-            level=level,
-            count=laps,
-            veto_after_seq=veto_after_seq,
-        ):
+        if not is_news(run, policy, self.name, loop_key, level, laps, veto_after_seq):
             return None
         first_seq, first_offset, first_ms, _ = ring.call_at(laps * period - 1, seq=run.seq, offset=call.offset)
         tools = tuple(dict.fromkeys(run.tool_name(number) for number in ring.tools()[-period:]))

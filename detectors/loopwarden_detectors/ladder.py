@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from loopwarden_detectors import lifecycle
-from loopwarden_detectors.base import Finding
+from loopwarden_detectors.base import KILL, NUDGE, PAUSE, Finding
 from loopwarden_detectors.ladder_state import (
     APPLIED,
     MAX_LOOPS,
@@ -67,12 +67,17 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class _Seen(Struct, gc=False):
-    """A finding with the run it is about, what is remembered of its loop, and its level after the veto."""
+    """A finding with what is remembered of its loop, its level after the veto, and its mode.
+
+    `run` is the one that is nudged or waits: of a finding about the tree, its root if that is known.
+    """
 
     finding: Finding
     run: RunState
     loop: LoopState
     level: Level
+    mode: Mode
+    is_said: bool = False
 
 
 def climb(
@@ -107,35 +112,41 @@ def climb(
     Cost: about 10 µs per verdict; only steps with news get here.
     """
     now = run.now_ms if now_ms is None else now_ms
-    decisions: list[Decision] = []
-    seen: list[_Seen] = []
-    for finding in findings:
-        mode = policy.mode_of(finding.detector)
-        if mode == "off":
-            continue
-        subject = tree.subject(run) if finding.is_of_tree else run
-        one = _Seen(finding, subject, _loop_of(subject, finding), _level_of(tree, run, finding))
-        seen.append(one)
+    seen = [one for finding in findings if (one := _look_up(tree, run, finding, policy)) is not None]
+    if not seen:
+        return []
+    strongest, order = None, None
+    if act:
+        # A limit that was agreed on is not kept waiting by a loop whose nudge is still out.
+        strongest = max(seen, key=lambda one: (one.finding.is_hard, one.level)) if len(seen) > 1 else seen[0]
+        order = _next_order(tree, run, strongest, policy, now)
+    decisions = []
+    for one in seen:
         if _is_to_be_said(one):
-            decisions.append(_said(tree, one, mode if act else "shadow", now, seq))
-    if not act or not seen:
-        return decisions
-    # A limit that was agreed on is not kept waiting by a loop whose nudge is still out.
-    strongest = max(seen, key=lambda one: (one.finding.is_hard, one.level))
-    order = _next_order(tree, run, strongest, policy, now)
-    if order is None:
+            # The end of a run is said in a verdict of its own: see `_ordered`.
+            told_by = order if one is strongest and order is not None and order.type == "nudge" else None
+            one.is_said = told_by is not None
+            decisions.append(_said(tree, one, one.mode if act else "shadow", now, seq, told_by))
+    if order is None or strongest is None:
         return decisions
     if order.type == "nudge":
-        # What was seen at the same step is told by the same message: it climbs from there, and gets no nudge of its own.
+        # What was seen at the same step is told by the same message: it climbs from there, and gets none of its own.
         for other in seen:
-            if other.run is strongest.run and other.loop is not strongest.loop and other.level >= Level.NUDGE:
+            if other.loop is not strongest.loop and other.level >= NUDGE:
                 _note_nudge(other, order, now)
-        for at, decision in enumerate(decisions):
-            if decision.verdict is not None and decision.verdict.detector == strongest.finding.detector:
-                decisions[at] = _with_order(decision, order)
-                return decisions
-    decisions.append(_ordered(tree, strongest, order, policy.mode_of(strongest.finding.detector), now, seq))
+    if not strongest.is_said:
+        decisions.append(_ordered(tree, strongest, order, now, seq))
     return decisions
+
+
+def _look_up(tree: TreeState, run: RunState, finding: Finding, policy: Policy) -> _Seen | None:
+    mode = policy.mode_of(finding.detector)
+    if mode == "off":
+        return None
+    level = _level_of(tree, run, finding)
+    if finding.is_of_tree:
+        return _Seen(finding, tree.subject(run), _loop_of(tree, finding, tree.attempts), level, mode)
+    return _Seen(finding, run, _loop_of(run, finding, run.calls), level, mode)
 
 
 def acknowledge(tree: TreeState, ack: Ack) -> StopState | None:
@@ -147,13 +158,10 @@ def acknowledge(tree: TreeState, ack: Ack) -> StopState | None:
     Cost: O(loops) of the run; acknowledgements are as rare as commands.
     """
     run = tree.runs.get(ack.run_id)
-    if run is None:
-        return None
-    stop = run.stop
-    if stop is not None and stop.command_id == ack.command_id:
-        return _answer_stop(tree, run, stop, ack)
+    if run is not None and run.stop is not None and run.stop.command_id == ack.command_id:
+        return _answer_stop(tree, run, run.stop, ack)
     key = command_key(ack.command_id)
-    for loop in run.loops or ():
+    for loop in (*(tree.loops or ()), *((run.loops or ()) if run is not None else ())):
         if loop.nudge_key == key and loop.answer != APPLIED:
             if ack.status == "applied":
                 loop.answer, loop.returns = APPLIED, 0
@@ -169,7 +177,7 @@ def _answer_stop(tree: TreeState, run: RunState, stop: StopState, ack: Ack) -> S
     if ack.status not in ("applied", "confirmed_dead") or stop.applied_ms >= 0:
         return None
     stop.applied_ms = ack.at_ms
-    if stop.level < Level.KILL:
+    if stop.level < KILL:
         lifecycle.pause(tree, run)
     return stop
 
@@ -177,30 +185,29 @@ def _answer_stop(tree: TreeState, run: RunState, stop: StopState, ack: Ack) -> S
 def _level_of(tree: TreeState, run: RunState, finding: Finding) -> Level:
     """Return the level after what is not known for sure, and after signs of progress."""
     level = finding.level
-    if level <= Level.NUDGE:
+    if level <= NUDGE:
         return level
-    runs = tree.runs.values() if finding.is_of_tree else (run,)
-    if any(known.is_low_fidelity for known in runs):
-        return Level.NUDGE
+    if run.is_low_fidelity or (finding.is_of_tree and any(known.is_low_fidelity for known in tree.runs.values())):
+        return NUDGE
     return level if finding.is_hard else after_veto(run, level, finding.veto_after_seq)
 
 
-def _loop_of(run: RunState, finding: Finding) -> LoopState:
-    loop = find_loop(run, finding.loop_key)
+def _loop_of(memory: RunState | TreeState, finding: Finding, calls: int) -> LoopState:
+    loop = find_loop(memory, finding.loop_key)
     if loop is not None:
         return loop
-    loops = run.loops = [] if run.loops is None else run.loops
+    loops = memory.loops = [] if memory.loops is None else memory.loops
     if len(loops) >= MAX_LOOPS:
         oldest = min(loops, key=lambda known: (known.nudges + known.stops > 0, known.last_call))
-        run.forgotten = max(run.forgotten, oldest.verdicts, oldest.rungs)
+        memory.forgotten = max(memory.forgotten, oldest.verdicts, oldest.rungs)
         loops.remove(oldest)
     loop = LoopState(
         loop_key=finding.loop_key,
         is_limit=finding.limit is not None,
         last_count=finding.count,
-        last_call=run.calls,
-        verdicts=run.forgotten,
-        rungs=run.forgotten,
+        last_call=calls,
+        verdicts=memory.forgotten,
+        rungs=memory.forgotten,
     )
     loops.append(loop)
     return loop
@@ -210,22 +217,21 @@ def _is_to_be_said(one: _Seen) -> bool:
     loop, finding = one.loop, one.finding
     if one.level > loop.level or finding.level > loop.asked:
         return True
-    return finding.level >= Level.NUDGE and finding.count >= 2 * loop.count
+    return finding.level >= NUDGE and finding.count >= 2 * loop.count
 
 
 def _next_order(tree: TreeState, run: RunState, one: _Seen, policy: Policy, now: int) -> Order | None:
     finding, loop, level = one.finding, one.loop, one.level
-    mode = policy.mode_of(finding.detector)
-    if mode not in ("warn", "enforce") or level < Level.NUDGE or is_stopped(run, policy):
+    if one.mode == "shadow" or level < NUDGE or is_stopped(run, policy):
         return None
-    if level >= Level.PAUSE and may_stop(one.run, loop, policy, is_hard=finding.is_hard, now_ms=now):
-        if mode != "enforce":
+    if level >= PAUSE and may_stop(one.run, loop, policy, is_hard=finding.is_hard, now_ms=now):
+        if one.mode != "enforce":
             return None
-        stops = Level.PAUSE if one.run.attended and not finding.is_hard else Level.KILL
+        stops = PAUSE if one.run.attended and not finding.is_hard else KILL
         if is_stopped(run, policy, stops):
             return None
         loop.stops += 1
-        order = _order(tree, one, policy, "kill_run" if stops == Level.KILL else "pause_run", now)
+        order = _order(tree, one, policy, "kill_run" if stops == KILL else "pause_run", now)
         _bind(tree, one, order, stops, now)
         return order
     if not may_nudge(one.run, loop, finding.count, policy):
@@ -251,7 +257,7 @@ def _bind(tree: TreeState, one: _Seen, order: Order, level: Level, now: int) -> 
     for run in tree.runs.values() if is_of_tree else (one.run,):
         run.stop = StopState(
             command_id=order.command_id,
-            incarnation=run.incarnation,
+            incarnation=run.incarnations,
             level=int(level),
             ordered_ms=now,
             is_of_tree=is_of_tree,
@@ -260,11 +266,11 @@ def _bind(tree: TreeState, one: _Seen, order: Order, level: Level, now: int) -> 
 
 
 def _order(tree: TreeState, one: _Seen, policy: Policy, kind: CommandType, now: int) -> Order:
-    finding, run, loop = one.finding, one.run, one.loop
+    finding, loop = one.finding, one.loop
     of_tree = finding.is_of_tree
-    # A limit is of the tree, and its root may be running under an incarnation that was not seen.
-    run_id = tree.root_run_id if of_tree else run.run_id
-    incarnation = (run.incarnation if run.run_id == run_id else "") or ANY_INCARNATION
+    run_id, incarnation = _whose(tree, one)
+    # The root of a tree may be running under an incarnation that was not seen.
+    incarnation = incarnation or ANY_INCARNATION
     loop.rungs += 1
     loop_id = f"{finding.loop_key:016x}"
     return Order(
@@ -289,64 +295,68 @@ def _order(tree: TreeState, one: _Seen, policy: Policy, kind: CommandType, now: 
     )
 
 
-def _said(tree: TreeState, one: _Seen, mode: Mode, now: int, seq: int) -> Decision:
-    loop, finding, run = one.loop, one.finding, one.run
-    loop.level = max(loop.level, int(one.level))
-    loop.asked = max(loop.asked, int(finding.level))
+def _whose(tree: TreeState, one: _Seen) -> tuple[str, str]:
+    """Return the run that is judged and its incarnation, `""` if that is not known."""
+    run = one.run
+    if not one.finding.is_of_tree or run.run_id == tree.root_run_id:
+        return run.run_id, run.incarnation
+    return tree.root_run_id, ""
+
+
+def _said(tree: TreeState, one: _Seen, mode: Mode, now: int, seq: int, order: Order | None) -> Decision:
+    loop, finding = one.loop, one.finding
+    run_id, incarnation = _whose(tree, one)
+    if one.level > loop.level:
+        loop.level = int(one.level)
+    if finding.level > loop.asked:
+        loop.asked = int(finding.level)
     loop.count = finding.count
     loop.verdicts += 1
     loop_id = f"{finding.loop_key:016x}"
-    own_id = verdict_id(tree.tenant, run.run_id, run.incarnation, finding.detector, loop_id, loop.verdicts)
-    verdict = _record(tree, one, own_id, LEVEL_NAMES[one.level], mode, loop.verdicts, now, seq)
-    return Decision(verdict=verdict, first_offset=finding.first_offset)
+    own_id = verdict_id(tree.tenant, run_id, incarnation, finding.detector, loop_id, loop.verdicts)
+    verdict = _record(tree, one, own_id, loop_id, LEVEL_NAMES[one.level], mode, loop.verdicts, now, seq, order)
+    return Decision(verdict=verdict, order=order, first_offset=finding.first_offset)
 
 
-def _ordered(tree: TreeState, one: _Seen, order: Order, mode: Mode, now: int, seq: int) -> Decision:
-    # The end of a run is said in a verdict of its own, whose id hangs on the command alone: when it is ordered
-    # depends on acknowledgements, and those may be read at another moment after a crash.
+def _ordered(tree: TreeState, one: _Seen, order: Order, now: int, seq: int) -> Decision:
+    # A verdict of its own, whose id hangs on the command alone: when the end of a run is ordered depends on
+    # acknowledgements, and those may be read at another moment after a crash.
     level = _LEVEL_OF_ORDER[order.type]
-    verdict = _record(tree, one, derived_id("ordered", order.command_id), level, mode, 0, now, seq, order.command_id)
+    own_id, loop_id = derived_id("ordered", order.command_id), f"{one.finding.loop_key:016x}"
+    verdict = _record(tree, one, own_id, loop_id, level, one.mode, 0, now, seq, order)
     return Decision(verdict=verdict, order=order, first_offset=one.finding.first_offset)
 
 
 _LEVEL_OF_ORDER: dict[CommandType, LevelName] = {"nudge": "nudge", "pause_run": "pause", "kill_run": "kill"}
 
 
-def _with_order(decision: Decision, order: Order) -> Decision:
-    verdict = decision.verdict
-    assert verdict is not None  # noqa: S101 - the caller looked
-    fields = {name: getattr(verdict, name) for name in verdict.__struct_fields__}
-    return Decision(
-        verdict=Verdict(**{**fields, "command_id": order.command_id}), order=order, first_offset=decision.first_offset
-    )
-
-
 def _record(
     tree: TreeState,
     one: _Seen,
     own_id: str,
+    loop_id: str,
     level: LevelName,
     mode: Mode,
     episode: int,
     now: int,
     seq: int,
-    ordered: str | None = None,
+    order: Order | None,
 ) -> Verdict:
-    finding, run = one.finding, one.run
-    asked = LEVEL_NAMES[finding.level]
+    finding = one.finding
+    run_id, incarnation = _whose(tree, one)
     return Verdict(
         v=1,
         verdict_id=own_id,
         tenant=tree.tenant,
-        run_id=run.run_id,
+        run_id=run_id,
         root_run_id=tree.root_run_id,
-        incarnation=run.incarnation,
+        incarnation=incarnation,
         at_ms=now,
         detector=finding.detector,
         pattern=finding.pattern,
         level=level,
         mode=mode,
-        loop_id=f"{finding.loop_key:016x}",
+        loop_id=loop_id,
         episode=episode,
         evidence=Evidence(
             count=finding.count,
@@ -360,6 +370,7 @@ def _record(
             allowed=finding.allowed,
             note=finding.note,
         ),
-        vetoed_from=asked if asked != level and ordered is None else None,
-        command_id=ordered,
+        # Only a veto lowers what was asked; a verdict of its own (episode 0) says what was ordered.
+        vetoed_from=LEVEL_NAMES[finding.level] if episode and one.level < finding.level else None,
+        command_id=order.command_id if order is not None else None,
     )

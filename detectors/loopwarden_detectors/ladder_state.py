@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from loopwarden_detectors.base import KILL, NUDGE, PAUSE
 from loopwarden_models.patterns import Level
 
 if TYPE_CHECKING:
-    from loopwarden_detectors.run_state import RunState
+    from loopwarden_detectors.run_state import RunState, TreeState
     from loopwarden_models.policy import Policy
 
 # Identities that are remembered: the longest unseen leave first, those that were never nudged before the others.
-MAX_LOOPS = 12
+MAX_LOOPS = 10
 
 # What became of a command: nothing heard yet, applied, or it could not be delivered.
 UNHEARD, APPLIED, UNDELIVERED = 0, 1, 2
@@ -68,7 +69,8 @@ class StopState(Struct, array_like=True, gc=False):
     """An order to stop or to wait that went out for a run.
 
     Attributes:
-        command_id: Of the order; `incarnation` is the one of this run that it binds.
+        command_id: Of the order.
+        incarnation: Number of the run's incarnation that it binds, see `RunState.incarnations`.
         level: `Level.PAUSE` or `Level.KILL`.
         applied_ms: Source time at which the gate shut, -1 until then.
         is_dead: The runtime confirmed that the code has returned.
@@ -80,7 +82,7 @@ class StopState(Struct, array_like=True, gc=False):
     """
 
     command_id: str
-    incarnation: str
+    incarnation: int
     level: int
     applied_ms: int = -1
     is_dead: bool = False
@@ -96,9 +98,9 @@ def command_key(command_id: str) -> int:
     return int(command_id[:16], 16)
 
 
-def find_loop(run: RunState, loop_key: int) -> LoopState | None:
-    """Return what is remembered of a loop identity. Cost: O(`MAX_LOOPS`)."""
-    for loop in run.loops or ():
+def find_loop(memory: RunState | TreeState, loop_key: int) -> LoopState | None:
+    """Return what a run, or a tree, remembers of a loop identity. Cost: O(`MAX_LOOPS`)."""
+    for loop in memory.loops or ():
         if loop.loop_key == loop_key:
             return loop
     return None
@@ -106,22 +108,22 @@ def find_loop(run: RunState, loop_key: int) -> LoopState | None:
 
 def after_veto(run: RunState, level: Level, veto_after_seq: int) -> Level:
     """Return the level after signs of progress: what is above a nudge becomes one, and is never hidden."""
-    if level > Level.NUDGE and 0 <= veto_after_seq < run.progress_seq:
-        return Level.NUDGE
+    if level > NUDGE and 0 <= veto_after_seq < run.progress_seq:
+        return NUDGE
     return level
 
 
 def is_news(
     run: RunState,
     policy: Policy,
-    *,
     detector: str,
     loop_key: int,
     level: Level,
     count: int,
     veto_after_seq: int = -1,
+    *,
+    tree: TreeState | None = None,
     is_hard: bool = False,
-    acting: RunState | None = None,
     now_ms: int | None = None,
 ) -> bool:
     """Note that a loop came back, and return whether anything new is to be said or done about it.
@@ -130,41 +132,44 @@ def is_news(
     It answers no only where `ladder.climb` would say and order nothing.
 
     Args:
-        run: The run that is judged; what it remembers of the loop is changed in place.
+        run: The run that made the step; what it remembers of the loop is changed in place.
         policy: In force for the tenant.
         detector: The rule that sees the loop.
         loop_key: Its identity.
         level: What the evidence asks for.
         count: As the detector defines it.
         veto_after_seq: See `base.Finding`.
+        tree: The run's tree, if it is the tree that is judged and that remembers.
         is_hard: See `base.Finding`.
-        acting: The run that made the step, if that is another one of the tree.
         now_ms: Time of the judgement, if it is not the newest event of `run`.
 
     Cost: 0.4 µs.
     """
-    loop = find_loop(run, loop_key)
+    mode = policy.mode_of(detector)
+    if mode == "off":
+        return False
+    loop = find_loop(run if tree is None else tree, loop_key)
     if loop is None:
         return True
-    if level >= Level.NUDGE and loop.answer == APPLIED and count != loop.last_count:
+    if level >= NUDGE and loop.answer == APPLIED and count != loop.last_count:
         loop.returns += 1
     loop.last_count = count
-    loop.last_call = run.calls
+    loop.last_call = run.calls if tree is None else tree.attempts
     if level > loop.asked:
         return True
-    if level < Level.NUDGE:
+    if level < NUDGE:
         return False
     if count >= 2 * loop.count:
         return True
     level = after_veto(run, level, veto_after_seq)
     if level > loop.level:
         return True
-    mode = policy.mode_of(detector)
-    if mode not in ("warn", "enforce") or is_stopped(acting or run, policy):
+    if mode == "shadow" or is_stopped(run, policy):
         return False
-    if level >= Level.PAUSE and mode == "enforce" and may_stop(run, loop, policy, is_hard=is_hard, now_ms=now_ms):
+    subject = run if tree is None else tree.subject(run)
+    if level >= PAUSE and mode == "enforce" and may_stop(subject, loop, policy, is_hard=is_hard, now_ms=now_ms):
         return True
-    return may_nudge(run, loop, count, policy)
+    return may_nudge(subject, loop, count, policy)
 
 
 def may_nudge(run: RunState, loop: LoopState, count: int, policy: Policy) -> bool:
@@ -192,10 +197,10 @@ def may_stop(
     return loop.answer == UNDELIVERED or since_ms >= ladder.ack_timeout_ms
 
 
-def is_stopped(run: RunState, policy: Policy, level: Level = Level.KILL) -> bool:
+def is_stopped(run: RunState, policy: Policy, level: Level = KILL) -> bool:
     """Return whether an order of `level` or above is out for this incarnation and may still be carried out."""
     stop = run.stop
-    if stop is None or stop.level < level or stop.incarnation != run.incarnation:
+    if stop is None or stop.level < level or stop.incarnation != run.incarnations:
         return False
     if stop.applied_ms >= 0:
         return True

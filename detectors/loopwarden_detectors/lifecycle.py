@@ -86,7 +86,7 @@ def _open_run(tree: TreeState, step: AnyStep, ts_ms: int, latest_ms: int | None)
         # Born while its tree is being ended: the order is for it as well.
         run.stop = StopState(
             command_id=root.stop.command_id,
-            incarnation=run.incarnation,
+            incarnation=run.incarnations,
             level=root.stop.level,
             ordered_ms=ts_ms,
             last_ms=ts_ms,
@@ -113,9 +113,12 @@ def _start_incarnation(tree: TreeState, run: RunState, incarnation: str) -> None
     run.former = former[-MAX_FORMER_INCARNATIONS:]
     # A run that comes back from under a kill which nobody saw land goes on where it was: the first step that
     # continues the loop ends it again. Any other resume begins a segment.
-    if not _is_under_kill(run):
+    if _is_under_kill(run):
+        run.renumber()
+    else:
         run.start_segment()
     run.incarnation = incarnation
+    run.incarnations += 1
     run.seq = run.progress_seq = -1
     run.is_over = False
     run.open_calls = None
@@ -123,7 +126,7 @@ def _start_incarnation(tree: TreeState, run: RunState, incarnation: str) -> None
 
 
 def _is_under_kill(run: RunState) -> bool:
-    return run.stop is not None and run.stop.level >= Level.KILL and run.stop.incarnation == run.incarnation
+    return run.stop is not None and run.stop.level >= Level.KILL and run.stop.incarnation == run.incarnations
 
 
 def start_run(tree: TreeState, run: RunState, step: RunStart, policy: Policy) -> None:
@@ -132,7 +135,7 @@ def start_run(tree: TreeState, run: RunState, step: RunStart, policy: Policy) ->
     run.is_over = False
     if not run.calls:
         pass  # nothing to forget: most runs start once
-    elif run.stop is None or run.stop.level < Level.KILL or run.stop.incarnation == run.incarnation:
+    elif run.stop is None or run.stop.level < Level.KILL or run.stop.incarnation == run.incarnations:
         run.start_segment()  # else the resume of a killed run, see `_start_incarnation`
     limits = step.limits
     if limits is None:
@@ -142,7 +145,7 @@ def start_run(tree: TreeState, run: RunState, step: RunStart, policy: Policy) ->
         if effective != tree.limits:
             # Raised by a person, perhaps: what was said of the old limits is said again of the new ones.
             tree.limits = effective
-            _say_limits_again(run)
+            _say_limits_again(tree)
     elif run.own is None:
         run.own = OwnBudget(limits=limits, started_ms=run.now_ms)
     else:
@@ -161,8 +164,8 @@ def _filled_up(declared: Limits, default: Limits) -> Limits:
     )
 
 
-def _say_limits_again(run: RunState) -> None:
-    for loop in run.loops or ():
+def _say_limits_again(memory: RunState | TreeState) -> None:
+    for loop in memory.loops or ():
         if loop.is_limit:
             loop.start_segment()
 
@@ -257,7 +260,7 @@ def goes_on(tree: TreeState, run: RunState, began_ms: int | None) -> bool:
     if began_ms is None:
         began_ms = stop.last_ms
     stop.last_ms = run.now_ms
-    if not 0 <= stop.applied_ms < began_ms or stop.incarnation != run.incarnation:
+    if not 0 <= stop.applied_ms < began_ms or stop.incarnation != run.incarnations:
         return False
     if stop.level >= Level.KILL:
         stop.steps_after += 1

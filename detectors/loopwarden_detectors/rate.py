@@ -12,7 +12,6 @@ from loopwarden_models.hashes import stable_key
 
 if TYPE_CHECKING:
     from loopwarden_detectors.run_state import RunState
-    from loopwarden_models.events import ToolEnd
     from loopwarden_models.policy import Policy
 
 # Below thirty calls a minute no number is allowed to decide anything, so nothing is counted: most runs are slow or
@@ -34,7 +33,7 @@ class Rate:
     name: ClassVar[str] = "rate"
     pattern: ClassVar[str] = "rate_runaway"
 
-    def observe(self, run: RunState, call: Call, step: ToolEnd, policy: Policy) -> Finding | None:
+    def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:  # noqa: ARG002 - the shape of all
         """Judge one call. See the class."""
         window = run.rate
         if window is None:
@@ -46,14 +45,14 @@ class Rate:
                 count = count_in_window(window, ms)
         else:
             count = count_in_window(window, run.now_ms - run.started_ms)
-            if count < MIN_PER_MIN:
-                run.rate = None
+            if count < MIN_PER_MIN // 2:
+                run.rate = None  # half, so that a run at the edge does not begin and end one at every call
                 return None
         config = policy.rate
         if count < config.observe_per_min:
             return None
         level, threshold = grade(count, config.observe_per_min, config.nudge_per_min, kill=config.kill_per_min)
-        if not is_news(run, policy, detector=self.name, loop_key=_LOOP_KEY, level=level, count=count):
+        if not is_news(run, policy, self.name, _LOOP_KEY, level, count):
             return None
         tool, share = _most_frequent_tool(run)
         return Finding(
@@ -63,7 +62,7 @@ class Rate:
             loop_key=_LOOP_KEY,
             count=count,
             threshold=threshold,
-            first_seq=max(0, step.seq - count),
+            first_seq=max(0, run.seq - count),
             first_ms=max(run.started_ms, run.now_ms - WINDOW_MS),
             tools=(tool,),
             note=f"{count} tool calls in the last minute, {share} % of the newest by {tool}",

@@ -7,8 +7,6 @@ an answer.
 
 from __future__ import annotations
 
-from array import array
-from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -18,7 +16,7 @@ from loopwarden_detectors.budget import OwnBudget
 from loopwarden_detectors.changing_repeat import ChangingRepeatState
 from loopwarden_detectors.exact_repeat import ExactRepeatState
 from loopwarden_detectors.ladder_state import LoopState, StopState
-from loopwarden_detectors.rings import BUCKETS, MARK, OTHER_TOOL, Ring, Words
+from loopwarden_detectors.rings import BUCKETS, MARK, OTHER_TOOL, ROW, Ring
 from loopwarden_detectors.same_error import ErrorState
 from loopwarden_models.errors import StateCorrupt
 from loopwarden_models.events import Limits
@@ -28,7 +26,8 @@ FORMAT = 1
 # Of one run and its tree, ids included, whatever a runtime sends; see tests/property/test_state_size.py. A snapshot
 # above this is a fault of ours, reported by a metric. Half of them have less than 1 KB. A tree has at most
 # `MAX_RUNS_PER_TREE` times as much.
-MAX_SNAPSHOT_BYTES = 4_096
+MAX_SNAPSHOT_BYTES = 5_120
+MAX_SNAPSHOT_BYTES_ASCII = 4_096
 MAX_RUNS_PER_TREE = 64
 
 MAX_CALL_ID_BYTES = 512
@@ -38,9 +37,8 @@ MAX_FORMER_INCARNATIONS = 8
 
 # Names are for people alone. Providers allow 64 characters; beyond either cap a tool is "another tool".
 MAX_TOOL_NAME_BYTES = 64
-MAX_TOOL_NAMES_BYTES = 384
+MAX_TOOL_NAMES_BYTES = 320
 OTHER_TOOL_NAME = "another tool"
-
 
 
 class RunState(Struct, array_like=True, gc=False):
@@ -50,6 +48,7 @@ class RunState(Struct, array_like=True, gc=False):
 
     Attributes:
         seq: Newest `seq` of the current incarnation; what is not above it is a duplicate.
+        incarnations: How many there were before the current one.
         former: Keys of the incarnations that ended; an event of one is a late copy.
         started_ms: Event time of the first event of the run.
         now_ms: Newest event time; never goes backwards.
@@ -65,13 +64,15 @@ class RunState(Struct, array_like=True, gc=False):
         loops: What was said and ordered. `nudges`: how many nudges, over all loops.
         forgotten: Highest number of a verdict or order whose loop left; new ones count on from it.
         stop: The newest order to pause or to end this run.
-        open_calls: Calls in flight: key of the id, and start in event time. `waits`: approvals that are pending, by key.
+        open_calls: Calls in flight: key of the id, and start in event time.
+        waits: Approvals that are pending, by key of the call id.
         approved: Keys of calls that a person approved and that have not ended yet.
         own: Limits of a child's own.
     """
 
     run_id: str
     incarnation: str
+    incarnations: int = 0
     seq: int = -1
     started_ms: int = 0
     now_ms: int = 0
@@ -90,7 +91,7 @@ class RunState(Struct, array_like=True, gc=False):
     exact_repeat: ExactRepeatState = field(default_factory=ExactRepeatState)
     changing_repeat: ChangingRepeatState = field(default_factory=ChangingRepeatState)
     same_error: list[ErrorState] | None = None
-    rate: Words | None = None
+    rate: list[int] | None = None
     loops: list[LoopState] | None = None
     nudges: int = 0
     forgotten: int = 0
@@ -136,6 +137,12 @@ class RunState(Struct, array_like=True, gc=False):
             if not loop.is_limit:
                 loop.start_segment()
 
+    def renumber(self) -> None:
+        """Date what is remembered before the first step: `seq` begins anew, and what comes now is later."""
+        self.exact_repeat.first_seq = self.changing_repeat.first_seq = 0
+        for error in self.same_error or ():
+            error.first_seq = 0
+
     def forget_call(self, call_key: int) -> None:
         """Forget what was counted of one call: a person approved it."""
         self.ring.forget_call(call_key)
@@ -156,6 +163,7 @@ class TreeState(Struct, array_like=True, gc=False):
         started_ms: Event time of the first event. `now_ms`: the newest of any run.
         waits: Approvals that are pending. `waiting_since_ms`, `waited_ms`: time that counts against no limit.
         evicted_runs: How many left. `forgotten`: highest number of a verdict or order of theirs.
+        loops: What was said and ordered about the tree as a whole: its limits.
     """
 
     tenant: str
@@ -175,6 +183,7 @@ class TreeState(Struct, array_like=True, gc=False):
     waited_ms: int = 0
     evicted_runs: int = 0
     forgotten: int = 0
+    loops: list[LoopState] | None = None
 
     @property
     def is_over(self) -> bool:
@@ -219,7 +228,9 @@ class TreeState(Struct, array_like=True, gc=False):
             raise StateCorrupt("?", FORMAT, str(error)) from None
         for run in tree.runs.values():
             if not _is_sound(run):
-                raise StateCorrupt(f"{tree.tenant}|{tree.root_run_id}", FORMAT, f"run {run.run_id!r} contradicts itself")
+                raise StateCorrupt(
+                    f"{tree.tenant}|{tree.root_run_id}", FORMAT, f"run {run.run_id!r} contradicts itself"
+                )
         return tree
 
 
@@ -228,25 +239,14 @@ def _is_sound(run: RunState) -> bool:
     marks, rows = run.ring.marks, run.ring.rows
     return (
         len(marks) % MARK == 0
-        and len(rows) * 4 == len(marks)
+        and len(rows) // ROW == len(marks) // MARK
+        and len(rows) % ROW == 0
         and (run.rate is None or len(run.rate) == BUCKETS + 2)
         and len(run.call_ids) % 4 == 0
     )
 
 
-def _array_to_bytes(value: Any) -> Any:
-    if isinstance(value, array):
-        return value.tobytes()
-    raise NotImplementedError(f"{type(value).__name__} has no place in a snapshot")
-
-
-def _bytes_to_array(kind: Any, value: Any) -> Any:
-    words = array("Q")
-    words.frombytes(value)
-    return words
-
-
 _CHECKSUM_BYTES = 4
 _VERSION = bytes([FORMAT])
-_encode = msgspec.msgpack.Encoder(enc_hook=_array_to_bytes).encode
-_decode = msgspec.msgpack.Decoder(TreeState, dec_hook=_bytes_to_array).decode
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(TreeState).decode

@@ -74,15 +74,15 @@ class SameError:
     name: ClassVar[str] = "same_error"
     pattern: ClassVar[str] = "error_loop"
 
-    def observe(self, run: RunState, call: Call, step: ToolEnd, policy: Policy) -> Finding | None:
+    def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:
         """Judge one call. See the class."""
         errors = run.same_error
         if call.outcome not in FAILED:
             if errors:
-                _succeed(run, errors, call, step)
+                _succeed(run, errors, call)
             return None
         run.silence = (run.silence << 1 | 1) & _SILENT_TWICE if errors else 1
-        key = _signature_of(step)
+        key = _signature_of(call.step)
         if not key:
             return None
         if errors is None:
@@ -94,7 +94,7 @@ class SameError:
             state = ErrorState(
                 key=key,
                 tool_key=tool_key(call.tool),
-                first_seq=step.seq,
+                first_seq=call.step.seq,
                 first_ms=run.now_ms,
                 first_offset=call.offset,
             )
@@ -117,15 +117,7 @@ class SameError:
             level, threshold = grade(
                 count, config.observe, config.nudge_undeclared, max(config.break_at, config.nudge_undeclared)
             )
-        if not is_news(
-            run,
-            policy,
-            detector=self.name,
-            loop_key=state.key,
-            level=level,
-            count=count,
-            veto_after_seq=state.first_seq,
-        ):
+        if not is_news(run, policy, self.name, state.key, level, count, state.first_seq):
             return None
         return Finding(
             detector=self.name,
@@ -146,13 +138,13 @@ class SameError:
 _SILENT_TWICE = 0b11
 
 
-def _succeed(run: RunState, errors: list[ErrorState], call: Call, step: ToolEnd) -> None:
+def _succeed(run: RunState, errors: list[ErrorState], call: Call) -> None:
     """Reset what a call that did not fail disproves: all errors by a new write, else those of its own tool.
 
     Silence is the normal answer of a shell that did its work, and of one that did nothing. It counts as work unless
     the two calls before achieved nothing either.
     """
-    is_silent = call.effect != WRITE and is_empty(step)
+    is_silent = call.effect != WRITE and is_empty(call.step)
     is_productive = call.outcome == "ok" and (call.result_key != 0 or call.effect == WRITE)
     if is_silent:
         is_productive = is_productive and call.effect == UNKNOWN and run.silence != _SILENT_TWICE
@@ -176,12 +168,16 @@ def _signature_of(step: ToolEnd) -> int:
             return 0
     text = text[-SIGNATURE_CHARS:] if _STACK_TRACE in text else text[:SIGNATURE_CHARS]
     # Cut, because the memo keeps them, and nothing on the wire bounds them.
-    error_class, status = (error.error_class or "")[:SIGNATURE_CHARS], str(error.status)[:SIGNATURE_CHARS]
+    error_class, status = error.error_class, error.status
+    if error_class is not None:
+        error_class = error_class[:SIGNATURE_CHARS]
+    if type(status) is str:
+        status = status[:SIGNATURE_CHARS]
     return _signature(step.tool, error_class, status, text)
 
 
 @lru_cache(_MEMO)
-def _signature(tool: str, error_class: str, status: str, text: str) -> int:
+def _signature(tool: str, error_class: str | None, status: int | str | None, text: str) -> int:
     masked = _NUMBERS.sub("#", " ".join(text.split()))
     return stable_key(f"{tool}\0{error_class}\0{status}\0{masked}") or 1
 

@@ -135,13 +135,15 @@ def _end_call(
     call = _remember_call(run, step, keys, policy, offset)
     findings: list[Finding] | None = None
     for look in _OBSERVE_CALL:
-        finding = look(run, call, step, policy)
+        finding = look(run, call, policy)
         if finding is not None:
             findings = [finding] if findings is None else [*findings, finding]
     of_tree = _OBSERVE_TREE(tree, run, policy, tree.now_ms)
     if findings is None and not of_tree and not is_violation:
         return NOTHING
-    decisions = climb(tree, run, [*(findings or ()), *of_tree], policy, seq=step.seq, act=act)
+    if of_tree:
+        findings = [*(findings or ()), *of_tree]
+    decisions = climb(tree, run, findings or (), policy, seq=step.seq, act=act)
     return [*decisions, _VIOLATION] if is_violation else decisions
 
 
@@ -171,31 +173,22 @@ def _remember_call(run: RunState, step: ToolEnd, keys: tuple[int, int], policy: 
     if effect == WRITE and outcome == "ok" and not 0 < (pair_age if pair else call_age) <= KEPT_CALLS:
         is_new_write = True
         run.progress_seq = step.seq
-    ring.append(
-        pair,
-        key,
-        seq=step.seq,
-        offset=offset,
-        ms=run.now_ms - run.started_ms,
-        tool=run.tool_number(step.tool),
-        kind=POLLS if effect == POLL else WAITS if wait else UNDECLARED if effect == UNKNOWN else 0,
-        in_round=_enter_round(run),
-    )
-    return Call(step.tool, effect, outcome, key, result, pair, run.round, pair_age, is_new_write, wait, offset)
+    kind = POLLS if effect == POLL else WAITS if wait else UNDECLARED if effect == UNKNOWN else 0
+    tool = run.tool_number(step.tool)
+    ring.append(pair, key, step.seq, offset, run.now_ms - run.started_ms, tool, kind, _enter_round(run))
+    return Call(step, step.tool, effect, outcome, key, result, pair, run.round, pair_age, is_new_write, wait, offset)
 
 
 def _enter_round(run: RunState) -> int:
     """Put the call into the current round or open the next; return how many calls of its round came before it."""
-    before = run.round_size
-    if run.round_left > 0 and before > 0:
+    before = 0
+    if run.round_left:
         run.round_left -= 1
-        run.round_size += 1
-        return before
-    if run.round_left > 0:
-        run.round_left -= 1
-    run.round += 1
-    run.round_size = 1
-    return 0
+        before = run.round_size
+    if not before:
+        run.round += 1
+    run.round_size = before + 1
+    return before
 
 
 def _observe_other(tree: TreeState, run: RunState, step: AnyStep, policy: Policy, act: bool) -> Sequence[Decision]:

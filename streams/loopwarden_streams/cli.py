@@ -27,7 +27,13 @@ COMMANDS: Final = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 1 failed, 2 wrong usage or a missing extra."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="loopwarden", description="Stops runaway LLM agents: that run, or that tool, and nothing else."
     )
@@ -60,8 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LoopwardenError as error:
         print(f"loopwarden {args.command}: {error}", file=sys.stderr)
         return EXIT_FAILED
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
 
 
 def _version() -> str:

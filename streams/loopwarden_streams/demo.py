@@ -120,7 +120,7 @@ async def _watch(services: Services, feed: Feed, board: Board, view: View, begin
     """Read along until every run is over and every kill answered.
 
     Raises:
-        TransportError: A process ended before its time, or something did not come to an end.
+        TransportError: A process ended before its time, something did not come to an end, or the detector is silent.
     """
     ended_at: float | None = None
     while not board.is_settled:
@@ -139,6 +139,8 @@ async def _watch(services: Services, feed: Feed, board: Board, view: View, begin
             names = [run.plan.run_id for run in board.runs.values() if not run.is_settled]
             raise TransportError(f"these runs came to no end within {seconds + _GRACE_S:g} s: {', '.join(names)}")
     view.show(board, begin_s)
+    if not board.verdict_count:
+        raise services.worker_failure("the detector has not said anything")
 
 
 def _are_over(board: Board, plans: Sequence[AgentPlan]) -> bool:

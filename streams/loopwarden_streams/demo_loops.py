@@ -100,9 +100,10 @@ def listens(rng: Random) -> Talk:
     while not is_nudged:
         args = {"query": "warranty terms model K2"}
         is_nudged = yield turn(rng.choice(_AGAIN), "search", args, {"hits": 0, "documents": []}, ms=320)
-    found = {"hits": 2, "documents": ["d-11", "d-42"]}
+    documents = ["d-11", "d-42"]
+    found = {"hits": 2, "documents": documents}
     yield turn("The note is right: other words, then.", "search", {"query": "guarantee K-series"}, found)
-    for name in found["documents"]:
+    for name in documents:
         yield turn(f"Reading {name}.", "open_document", {"id": name}, f"{name}: 24 months, parts and labour.", ms=700)
     yield Turn("The warranty of model K2 is 24 months, parts and labour.", ms=600)
 

@@ -20,10 +20,11 @@ from rich.text import Text
 
 from loopwarden_streams.demo import play
 from loopwarden_streams.demo_board import Board
+from loopwarden_streams.demo_drawing import draw
 from loopwarden_streams.demo_fleet import plan_fleet
 from loopwarden_streams.demo_report import summarise, summary_view
 from loopwarden_streams.demo_services import Services
-from loopwarden_streams.demo_view import Pace, draw
+from loopwarden_streams.demo_view import Pace
 
 _COLUMNS: Final = 120
 _LINES: Final = 38

@@ -50,7 +50,7 @@ class Summary(Struct, frozen=True):
     Attributes:
         looping: Runs that loop until they are stopped. `survivors`: those that were not.
         stopped: Those that were, in order of their stops.
-        recovered: Runs that took the advice and came to their end by themselves.
+        advised: Runs that loop until they are nudged, and then come to their end by themselves if all is well.
         healthy: Runs that are well. `touched`: those that were stopped or paused. `nudged`: those that were advised.
         late_steps: Stopped runs that began a step after their gate was shut. Must be empty.
         unfinished: Healthy runs that the time was too short for.
@@ -59,7 +59,7 @@ class Summary(Struct, frozen=True):
     looping: int
     stopped: list[Stopped]
     survivors: list[Run]
-    recovered: list[Run]
+    advised: list[Run]
     healthy: int
     touched: list[Run]
     nudged: list[Run]
@@ -84,7 +84,7 @@ def summarise(board: Board) -> Summary:
         looping=len(looping),
         stopped=[_stopped(board, run, stop) for run, stop in stops],
         survivors=[run for run in looping if run.ended != "killed"],
-        recovered=[run for run in runs if run.plan.kind == "recovers" and run.ended == "completed"],
+        advised=[run for run in runs if run.plan.kind == "recovers"],
         healthy=len(healthy),
         touched=touched,
         nudged=[run for run in healthy if run.nudges],
@@ -146,9 +146,7 @@ def summary_view(summary: Summary, *, width: int) -> RenderableType:
     if summary.stopped:
         parts += [_stopped_table(summary.stopped, is_wide=width >= _WIDE_COLUMNS), Text()]
     parts += [_line("bold red", "survived", f"{_name(run)}: {run.plan.doing}") for run in summary.survivors]
-    parts += [
-        _line("yellow", "advised", f"{_name(run)}: one nudge, and it finished by itself") for run in summary.recovered
-    ]
+    parts += [_line("yellow", "advised", f"{_name(run)}: {_advice(run)}") for run in summary.advised]
     parts.append(_healthy_line(summary))
     parts += [_line("bold red", "touched", f"{_name(run)}: {run.plan.doing}") for run in summary.touched]
     parts += [_line("bold red", "late step", f"{_name(run)} began a step after its stop") for run in summary.late_steps]
@@ -237,6 +235,11 @@ def _speed_lines(stopped: Sequence[Stopped]) -> list[Text]:
 
 def _line(style: str, name: str, text: str) -> Text:
     return Text.assemble((f"{name:<11}", style), text)
+
+
+def _advice(run: Run) -> str:
+    nudges = "one nudge" if run.nudges == 1 else f"{run.nudges} nudges"
+    return f"{nudges}, and it finished by itself" if run.ended == "completed" else f"{nudges}, {run.state} all the same"
 
 
 def _name(run: Run) -> str:

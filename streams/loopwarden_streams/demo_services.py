@@ -81,7 +81,7 @@ class Services:
         """
         try:
             if self._broker is not None:
-                await asyncio.to_thread(self._broker.start)
+                self._broker.start()  # not in a thread: an interrupt must find it either started or not
             await ensure_topics(self.settings, create=True)
             self._has_topics = True
         except ConfigError as error:
@@ -104,7 +104,7 @@ class Services:
         while await asyncio.to_thread(_owned_partitions, url) < settings.partitions:
             self.check()
             if time.monotonic() > deadline:
-                raise self._failure("worker", f"the worker was not ready within {_READY_S:g} s")
+                raise self.worker_failure(f"the worker was not ready within {_READY_S:g} s")
             await asyncio.sleep(0.1)
 
     def start_agents(self, plans: Sequence[AgentPlan], seconds: float) -> None:
@@ -132,9 +132,13 @@ class Services:
             TransportError: One has ended; the message ends with its output.
         """
         if self._worker is not None and not self._worker.is_running():
-            raise self._failure("worker", "the worker has ended")
+            raise self.worker_failure("the worker has ended")
         if self._broker is not None and self._has_topics and not self._broker.is_running():
             raise TransportError("the embedded broker has ended")
+
+    def worker_failure(self, what: str) -> TransportError:
+        """Return an error that says what is wrong with the worker, and how its log ends."""
+        return failure(what, self._log("worker"))
 
     def ended_hosts(self) -> list[tuple[list[AgentPlan], Path]]:
         """Return the agents and the log of each process of agents that has ended."""
@@ -169,9 +173,6 @@ class Services:
         # Temporary files of a process that has to be killed go with our folder.
         argv = ["env", f"TMPDIR={self._folder}", sys.executable, "-m", *words]
         return TiedProcess(argv, log_path=self._log(name))
-
-    def _failure(self, name: str, what: str) -> TransportError:
-        return failure(what, self._log(name))
 
 
 def failure(what: str, log: Path) -> TransportError:

@@ -26,6 +26,7 @@ from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import ACKS, STEPS, Partition
 from loopwarden_streams.recovery import Recovery
+from loopwarden_streams.recovery_watch import RecoveryWatch
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.ticks import Ticker
 from loopwarden_streams.transport import BatchConsumer
@@ -33,6 +34,7 @@ from loopwarden_streams.transport import BatchConsumer
 log = logging.getLogger(__name__)
 
 LAG_EVERY_S = 5.0
+RECOVERY_EVERY_S = 1.0
 REPORT_EVERY_S = 1.0
 # How long a stop waits for a checkpoint or a tick under way; the worker's own limit for all of a stop is 25 s.
 TIMERS_END_S = 10.0
@@ -69,6 +71,7 @@ class Detector:
         self.recovery = Recovery(self.app, settings, self.outbox, self.metrics, changelog=changelog_name(settings))
         self.ticker = Ticker(settings, self.policy, self.partitions, self.outbox, self.metrics)
         self.lag = LagWatch(self.app, settings, self.partitions, self.metrics)
+        self.recovery_watch = RecoveryWatch(self.app, settings, lambda: self.is_ready, self.metrics)
         self._declare(self.app)
 
     def _declare(self, app: faust.App) -> None:
@@ -103,6 +106,7 @@ class Detector:
         self._every(self.settings.checkpoint_ms / 1000, self._checkpoint)
         self._every(self.settings.tick_ms / 1000, self.ticker.tick)
         self._every(LAG_EVERY_S, self.lag.look)
+        self._every(RECOVERY_EVERY_S, self.recovery_watch.look)
         self._every(REPORT_EVERY_S, self._report)
 
     async def stop(self, *, save: bool = True) -> None:
@@ -141,6 +145,10 @@ class Detector:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it was, the state is not to be trusted after it
             self.fail(error)
+
+    def stuck(self) -> list[str]:
+        """Return what should move and has not for longer than allowed: partitions with lag, or the recovery."""
+        return [*self.lag.stuck(), *self.recovery_watch.stuck()]
 
     async def _checkpoint(self) -> None:
         if self.is_ready:

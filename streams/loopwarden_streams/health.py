@@ -42,9 +42,9 @@ class HealthServer:
             await self._runner.cleanup()
 
     async def _livez(self, _: web.Request) -> web.Response:
-        """Alive = every owned partition that has lag has moved lately, and nothing failed."""
+        """Alive = every owned partition that has lag has moved lately, as has a recovery, and nothing failed."""
         detector = self._detector
-        stuck = detector.lag.stuck()
+        stuck = detector.stuck()
         failed = repr(detector.failed.result()) if detector.failed.done() else None
         return _answer(not stuck and failed is None, stuck=stuck, failed=failed)
 

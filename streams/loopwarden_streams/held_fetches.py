@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import struct
 import sys
 import time
@@ -258,5 +259,16 @@ def _write_frame(writer: asyncio.StreamWriter, frame: bytes) -> None:
     writer.write(frame)
 
 
+def main(listen: str, broker: str) -> int:
+    """Run the proxy until the process is ended. Returns 1 if the address is taken or cannot be had."""
+    try:
+        asyncio.run(Proxy(listen, broker).serve())
+    except OSError as error:
+        why = f"port {_address(listen)[1]} is already in use" if error.errno == errno.EADDRINUSE else error.strerror
+        # Without the address: to see it in the output is to know that somebody listens there.
+        print(f"cannot listen: {why}", file=sys.stderr)
+    return 1
+
+
 if __name__ == "__main__":
-    asyncio.run(Proxy(*sys.argv[1:3]).serve())
+    raise SystemExit(main(*sys.argv[1:3]))

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 import faust
+from aiokafka import TopicPartition
 from faust.types import TP, EventT
 
 from loopwarden_detectors.ladder import Decision, acknowledge
@@ -23,10 +24,11 @@ from loopwarden_detectors.watch import observe
 from loopwarden_models.acks import Ack
 from loopwarden_models.codec import decode_message, decode_step
 from loopwarden_models.errors import InvalidEvent
-from loopwarden_models.events import RunStart, step_key
+from loopwarden_models.events import AnyStep, RunStart, step_key
 from loopwarden_models.patterns import Level
 from loopwarden_streams.batch_writer import Out
 from loopwarden_streams.dead_letters import BrokenShare, dead_letter, summary_letter
+from loopwarden_streams.kafka_client import first_offset
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import ACKS, STEPS, Partition
@@ -122,13 +124,14 @@ class Ingest:
     async def _may_skip_hole(self, partition: Partition, source: str, expected: int, first: int) -> bool:
         """Return whether a batch that begins above the expected offset is to be applied all the same.
 
-        A fetch that was lost on the way comes again after a seek. If the same hole is there after it, it is real: a
-        transaction marker, or compaction. If the log begins above, retention has taken the records.
+        A fetch that was lost on the way comes again after a seek. If the same hole is there after it, the same fetch
+        may have been lost once more, or it is real: a transaction marker, or compaction. The log itself is asked then.
+        If the log begins above, retention has taken the records.
         """
         tp = TP(self._settings.topic(source), partition.number)
         consumer = self._app.consumer
         assert isinstance(consumer, BatchConsumer)  # noqa: S101 - checked at start-up
-        if partition.sought.get(source) == (expected, first):
+        if partition.sought.get(source) == (expected, first) and await self._is_real(tp, expected, first):
             self._metrics.count_hole("real")
             log.warning("hole in %s: offsets %d to %d do not exist", tp, expected, first - 1)
             return True
@@ -147,6 +150,10 @@ class Ingest:
             await consumer.seek_wait({tp: expected})
         return False
 
+    async def _is_real(self, tp: TP, expected: int, first: int) -> bool:
+        found = await first_offset(self._settings, TopicPartition(tp.topic, tp.partition), expected)
+        return found is not None and found >= first
+
     async def _apply_steps(self, partition: Partition, records: list[Record]) -> None:
         decisions, refused = self._judge(partition, records)
         partition.next_offset[STEPS] = records[-1].offset + 1
@@ -157,7 +164,8 @@ class Ingest:
 
     def _judge(self, partition: Partition, records: list[Record]) -> tuple[list[tuple[Decision, int]], Refused]:
         """Put each record through the detectors. No await: a chunk is applied as a whole or not at all."""
-        find_tree = partition.trees.get
+        trees = partition.trees
+        find_tree = trees.get
         mark_dirty = partition.dirty.add
         policy = self._policy
         max_bytes = self._settings.max_step_bytes
@@ -166,10 +174,12 @@ class Ingest:
         decisions: list[tuple[Decision, int]] = []
         refused: Refused = []
         counts = self._counts
+        count = counts.add
         newest_ms = partition.watermark_ms
+        step: AnyStep | None = None
         for record in records:
-            offset = record.offset
             key = record.key or b""
+            offset = record.offset
             tree = find_tree(key)
             if tree is not None and offset <= tree.steps_offset:
                 counts.stamped += 1
@@ -179,10 +189,8 @@ class Ingest:
                 if step is None:
                     counts.unknown += 1
                     continue
-                root = step.root_run_id or step.run_id
-                if tree is None or tree.root_run_id != root or tree.tenant != step.tenant:
-                    _check_key(key, step.tenant, root)
-                    tree = TreeState(tenant=step.tenant, root_run_id=root)
+                if tree is None or tree.root_run_id != (step.root_run_id or step.run_id) or tree.tenant != step.tenant:
+                    tree = _new_tree(key, step)
                 latest_ms = record.timestamp + ahead_ms
                 act = step.ts_ms >= act_from_ms
                 found = observe(tree, step, policy, offset=offset, latest_ms=latest_ms, act=act)
@@ -194,14 +202,14 @@ class Ingest:
                 refused.append((record, InvalidEvent("unhandled", repr(error)[:500])))
                 continue
             if tree.steps_offset < 0:
-                partition.trees[key] = tree
-            if type(step) is RunStart and tree.limits is not None and tree.limits.max_duration_ms is not None:
-                partition.timed.add(key)
+                trees[key] = tree
             tree.steps_offset = offset
             mark_dirty(key)
-            counts.add(step)
             if tree.now_ms > newest_ms:  # noqa: PLR1730 - max() costs three times as much, once per event
                 newest_ms = tree.now_ms
+            count(tree.tenant, step)
+            if type(step) is RunStart and tree.limits is not None and tree.limits.max_duration_ms is not None:
+                partition.timed.add(key)
             if found:
                 for decision in found:
                     if decision.is_violation:
@@ -211,6 +219,8 @@ class Ingest:
         if newest_ms > partition.watermark_ms:
             partition.watermark_ms = newest_ms
             partition.watermark_at = time.monotonic()
+        if step is not None:
+            counts.newest_ms = step.ts_ms
         return decisions, refused
 
     def report(self) -> None:
@@ -272,6 +282,12 @@ class Ingest:
         for reason, n in Counter(error.reason for _, error in refused).items():
             self._metrics.count_dead_letter(reason, n)
         return [dead_letter(record, error) for record, error in refused]
+
+
+def _new_tree(key: bytes, step: AnyStep) -> TreeState:
+    root = step.root_run_id or step.run_id
+    _check_key(key, step.tenant, root)
+    return TreeState(tenant=step.tenant, root_run_id=root)
 
 
 def _check_key(key: bytes, tenant: str, root_run_id: str) -> None:

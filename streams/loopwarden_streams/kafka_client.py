@@ -6,7 +6,7 @@ import ssl
 from typing import Any
 
 import faust
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from loopwarden_streams.batch_writer import MAX_BATCH_BYTES, MAX_REQUEST_BYTES
 from loopwarden_streams.settings import Settings
@@ -58,3 +58,24 @@ def new_producer(settings: Settings) -> AIOKafkaProducer:
         request_timeout_ms=30_000,
         **client_arguments(settings),
     )
+
+
+async def first_offset(settings: Settings, tp: TopicPartition, offset: int) -> int | None:
+    """Return the offset of the first record at `offset` or above, `None` if none came within five seconds.
+
+    Read with a client of its own, past everything between the broker and an agent that can lose a fetch.
+
+    Raises:
+        KafkaError: No broker can be reached.
+
+    Cost: connects, asks once and closes: about 50 ms.
+    """
+    reader = AIOKafkaConsumer(enable_auto_commit=False, auto_offset_reset="none", **client_arguments(settings))
+    await reader.start()
+    try:
+        reader.assign([tp])
+        reader.seek(tp, offset)
+        found = (await reader.getmany(tp, timeout_ms=5_000, max_records=1)).get(tp)
+        return int(found[0].offset) if found else None
+    finally:
+        await reader.stop()

@@ -33,5 +33,6 @@ def configure_logs(level: str, log_format: str) -> None:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     if level != "debug":
-        for name in ("faust", "aiokafka", "mode", "kafka"):
+        # "abc": where mode's services log if they name no logger of their own.
+        for name in ("faust", "aiokafka", "mode", "kafka", "abc"):
             logging.getLogger(name).setLevel(logging.WARNING)

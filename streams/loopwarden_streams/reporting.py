@@ -20,14 +20,14 @@ class StepCounts:
     """Sums over the step events of a second or so.
 
     Attributes:
-        applied: Steps by tenant. `calls`: finished tool calls by (tenant, tool).
-        spent: By tenant: input, output and reasoning tokens, and US dollars.
+        calls: Finished tool calls by (tenant, tool). `others`: steps that are neither these nor model calls.
+        spent: By tenant: model calls, their input, output and reasoning tokens, and US dollars.
         stamped: Records that were in the snapshot already. `unknown`: of a type that this version does not know.
         newest_ms: Source time of the last step, 0 if there was none.
         violations: By tenant, steps that began after their run's kill was applied.
     """
 
-    applied: dict[str, int] = field(default_factory=dict)
+    others: dict[str, int] = field(default_factory=dict)
     calls: dict[tuple[str, str], int] = field(default_factory=dict)
     spent: dict[str, list[float]] = field(default_factory=dict)
     stamped: int = 0
@@ -40,36 +40,45 @@ class StepCounts:
         self.violations[step.tenant] = self.violations.get(step.tenant, 0) + 1
         log.error("step %d of run %s (tenant %s) began after the kill was applied", step.seq, step.run_id, step.tenant)
 
-    def add(self, step: AnyStep) -> None:
-        """Add one step that was applied. Cost: about 0.2 µs."""
-        tenant = step.tenant
-        applied = self.applied
-        applied[tenant] = applied.get(tenant, 0) + 1
-        self.newest_ms = step.ts_ms
+    def add(self, tenant: str, step: AnyStep) -> None:
+        """Add one step that was applied: one look-up for each.
+
+        Args:
+            tenant: Of the step. The state's own text is the better key: its hash is known already.
+            step: What was applied.
+
+        Cost: about 0.15 µs.
+        """
         if type(step) is ToolEnd:
-            called = (tenant, step.tool)
             calls = self.calls
+            called = (tenant, step.tool)
             calls[called] = calls.get(called, 0) + 1
         elif type(step) is ModelEnd:
-            self._add_model_call(step)
-
-    def _add_model_call(self, step: ModelEnd) -> None:
-        sums = self.spent.get(step.tenant)
-        if sums is None:
-            sums = self.spent[step.tenant] = [0, 0, 0, 0.0]
-        usage = step.usage
-        if usage is not None:
-            sums[0] += usage.input_tokens or 0
-            sums[1] += usage.output_tokens or 0
-            sums[2] += usage.reasoning_tokens or 0
-        sums[3] += step.cost_usd or 0.0
+            sums = self.spent.get(tenant)
+            if sums is None:
+                sums = self.spent[tenant] = [0, 0, 0, 0, 0.0]
+            sums[0] += 1
+            usage = step.usage
+            if usage is not None:
+                sums[1] += usage.input_tokens or 0
+                sums[2] += usage.output_tokens or 0
+                sums[3] += usage.reasoning_tokens or 0
+            if step.cost_usd is not None:
+                sums[4] += step.cost_usd
+        else:
+            self.others[tenant] = self.others.get(tenant, 0) + 1
 
     def report(self, metrics: Metrics) -> None:
         """Move the sums into the metrics. Cost: about 1 µs per tenant and tool."""
-        for tenant, steps in self.applied.items():
+        applied = dict(self.others)
+        for (tenant, _), calls in self.calls.items():
+            applied[tenant] = applied.get(tenant, 0) + calls
+        for tenant, (answers, *_) in self.spent.items():
+            applied[tenant] = applied.get(tenant, 0) + int(answers)
+        for tenant, steps in applied.items():
             metrics.count_steps(tenant, steps)
         metrics.count_tool_calls(self.calls)
-        for tenant, (sent, received, reasoned, usd) in self.spent.items():
+        for tenant, (_, sent, received, reasoned, usd) in self.spent.items():
             metrics.count_tokens(tenant, input_n=int(sent), output_n=int(received), reasoning_n=int(reasoned))
             if usd:
                 metrics.count_cost(tenant, usd)

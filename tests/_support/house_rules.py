@@ -23,7 +23,10 @@ MAX_LINES = 400
 _BARE_IMPORT = re.compile(r"^\s*(from|import) (models|detectors|streams|runtime)\b")
 _UNDONE = re.compile(r"\b(TODO|FIXME|XXX|placeholder)\b")
 _MACHINE = re.compile(r"(?<![\w.])/(home|root|Users|work)/\w")
-_REGISTRY = re.compile(r"\b(pypi\.org|pythonhosted\.org|registry\.npmjs\.org|repo1?\.maven\.org|repo\.maven\.apache\.org|deb\.debian\.org)\b")
+_REGISTRY = re.compile(
+    r"\b(pypi\.org|pythonhosted\.org|registry\.npmjs\.org|repo1?\.maven\.org|repo\.maven\.apache\.org"
+    r"|deb\.debian\.org)\b"
+)
 _ASSERTS = re.compile(r"\bassert|raises\(|warns\(|\bfail\(|check\w*\(|verify\w*\(|expect\w*\(")
 
 
@@ -59,8 +62,9 @@ def problems(path: Path) -> Iterator[str]:
 
 def _hollow_tests(name: Path, text: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(text)):
-        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        if is_function and node.name.startswith("test") and not _ASSERTS.search(ast.unparse(node)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if node.name.startswith("test") and not _ASSERTS.search(ast.unparse(node)):
             yield f"{name}:{node.lineno}: {node.name} asserts nothing"
 
 

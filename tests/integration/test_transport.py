@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.protocol.group import LeaveGroupRequest
 from faust.types import TP
 from tests._support.detectors import applied, counted, running, until
@@ -130,14 +131,17 @@ def test_a_removed_member_is_told_so_by_a_commit(apache_kafka: ApacheKafka, tmp_
             assert await consumer.commit_exactly(offsets)
             changelog = await asyncio.to_thread(deployment.ends, deployment.changelog)
 
+            generation = detector.app.consumer_generation_id
+
             await leave_behind_its_back(deployment, consumer)
 
             assert not await detector.checkpointer.save()
             assert not await consumer.commit_exactly(offsets)
             assert await asyncio.to_thread(deployment.ends, deployment.changelog) == changelog
             # It comes back by itself, under a new id, and reads again what was never committed.
-            await until(lambda: not detector.is_ready, "the client to notice")
-            await until(lambda: detector.is_ready, "the detector to come back")
+            await until(
+                lambda: detector.is_ready and detector.app.consumer_generation_id > generation, "the detector to return"
+            )
             await applied(deployment, detector)
             assert await detector.checkpointer.save()
             assert not detector.failed.done()
@@ -206,6 +210,9 @@ def test_lost_fetches_are_read_again(
         return fetched
 
     monkeypatch.setattr(BatchConsumer, "_getmany", lossy)
+    # Ten times as eager as in production: a hundred losses are to be made good.
+    monkeypatch.setattr("loopwarden_streams.ingest.SEEK_EVERY_S", 0.05)
+    monkeypatch.setattr("loopwarden_streams.detector.LAG_EVERY_S", 0.5)
 
     async def scenario(deployment: Deployment) -> float:
         # Small batches, so that there are many fetches to lose.
@@ -223,6 +230,47 @@ def test_lost_fetches_are_read_again(
     assert sought > 0
 
 
+def test_offsets_that_do_not_exist_are_passed(
+    apache_kafka: ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction ends with a marker that takes an offset and is no record: to wait for it would be for ever."""
+    monkeypatch.setattr("loopwarden_streams.ingest.SEEK_EVERY_S", 0.05)
+    events = some_events(10)
+
+    async def write_in_transactions(deployment: Deployment) -> None:
+        producer = AIOKafkaProducer(bootstrap_servers=deployment.bootstrap, transactional_id=deployment.app_id)
+        await producer.start()
+        try:
+            for half in (events[::2], events[1::2]):
+                async with producer.transaction():
+                    for record in records(half, deployment.partitions):
+                        await producer.send(deployment.topic("steps"), record.value, record.key, record.partition)
+        finally:
+            await producer.stop()
+
+    async def scenario(deployment: Deployment) -> tuple[float, float]:
+        # One record a batch, so that a hole lies between two batches.
+        async with running(deployment, max_poll_records=1) as detector:
+            await write_in_transactions(deployment)
+            detector.ingest.report()
+            await until(
+                lambda: (
+                    (detector.ingest.report(), counted(detector, "loopwarden_steps_consumed_total"))[1] == len(events)
+                ),
+                "all steps to be applied",
+            )
+            return (
+                counted(detector, "loopwarden_source_holes_total", kind="real"),
+                counted(detector, "loopwarden_dead_letters_total"),
+            )
+
+    with Deployment(apache_kafka.bootstrap, tmp_path) as deployment:
+        real, dead = asyncio.run(scenario(deployment))
+
+    assert real > 0
+    assert dead == 0
+
+
 async def leave_behind_its_back(deployment: Deployment, consumer: BatchConsumer) -> None:
     """Take a member out of the group as the coordinator does after the session timeout, and tell it nothing."""
     thread = consumer._thread
@@ -232,4 +280,3 @@ async def leave_behind_its_back(deployment: Deployment, consumer: BatchConsumer)
         await coordinator._send_req(LeaveGroupRequest(deployment.app_id, coordinator.member_id))
 
     await thread.call_thread(leave)
-

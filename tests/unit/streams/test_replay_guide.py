@@ -45,7 +45,7 @@ def test_the_guide_shows_the_output_of_today(
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(ROOT)
     found = re.search(
-        r"^```console\n\$ loopwarden (?P<command>.*)\n(?P<output>(?:.*\n)*?)```$", GUIDE.read_text(), re.M
+        r"^```console\n\$ loopwarden (?P<command>.*)\n(?P<output>(?:.*\n)*?)```$", GUIDE.read_text(), re.MULTILINE
     )
     assert found is not None
 
@@ -56,5 +56,5 @@ def test_the_guide_shows_the_output_of_today(
 
 
 def _without_speed(text: str) -> list[str]:
-    text = re.sub(r"(?<=^events)( +[\d,]+) in .*", r"\1", text, flags=re.M)
+    text = re.sub(r"(?<=^events)( +[\d,]+) in .*", r"\1", text, flags=re.MULTILINE)
     return re.sub(r": [\d,]+ times as fast as it happened", "", text).splitlines()

@@ -1,0 +1,165 @@
+"""Streams of step events of several runs, trees and tenants, with loops in them, for Hypothesis.
+
+A stream is played from a script, a list of scenes: a run works in peace, repeats itself, fails, speaks to a person, is
+resumed. Scripts are what a failing test prints: a stream would fill pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+from tests._support.steps import Run
+
+from loopwarden_models.events import AnyStep
+from loopwarden_models.policy import Policy
+
+# Low numbers, so that short streams climb the whole ladder.
+EAGER = Policy.from_builtins(
+    {
+        "mode": "enforce",
+        "exact_repeat": {"kill": 6},
+        "changing_repeat": {"observe": 4, "nudge": 6, "clock_observe": 3, "clock_nudge": 4},
+        "cycle": {"kill_laps": 4},
+        "same_error": {"kill": 6},
+        "rate": {"observe_per_min": 30, "nudge_per_min": 40, "kill_per_min": 50},
+        "budget": {"observe_steps": 20, "nudge_steps": 30, "max_steps_if_stuck": 40, "limits": {"max_steps": 60}},
+        "ladder": {"ack_timeout_ms": 10_000, "command_ttl_ms": 20_000},
+    }
+)
+
+# (tenant, run, root): a tree of three, one of the same name at another tenant, and one alone.
+RUNS = (
+    ("acme", "boss", "boss"),
+    ("acme", "left", "boss"),
+    ("acme", "right", "boss"),
+    ("other", "boss", "boss"),
+    ("acme", "alone", "alone"),
+)
+
+Scene = Callable[[Run, int], list[AnyStep]]
+
+_EFFECTS = ("read", "write", "poll", "clock", "unknown", None)
+
+
+def _work(run: Run, n: int) -> list[AnyStep]:
+    return [run.call(f"tool {k % 3}", run.seq, f"new {run.seq}", effect=_EFFECTS[n % 6]) for k in range(n)]
+
+
+def _repeat(run: Run, n: int) -> list[AnyStep]:
+    return run.calls(n, args="the same", effect=_EFFECTS[n % 6])
+
+
+def _repeat_bare(run: Run, n: int) -> list[AnyStep]:
+    return run.calls(n, result=None)
+
+
+def _change(run: Run, n: int) -> list[AnyStep]:
+    return [run.call("look", "x", f"state {run.seq}", effect=_EFFECTS[n % 6]) for _ in range(n)]
+
+
+def _turn(run: Run, n: int) -> list[AnyStep]:
+    period = 2 + n % 5
+    return [run.call(f"turn {k % period}", k % period, "same", effect="read") for k in range(period * 4)]
+
+
+def _fail(run: Run, n: int) -> list[AnyStep]:
+    return [run.call("edit", run.seq, fails=f"no match in line {k}", effect=_EFFECTS[n % 6]) for k in range(n)]
+
+
+def _hurry(run: Run, n: int) -> list[AnyStep]:
+    usual, run.gap_ms = run.gap_ms, 40
+    steps = [run.call("fetch", run.seq, run.seq) for _ in range(28 + 2 * n)]
+    run.gap_ms = usual
+    return steps
+
+
+def _batches(run: Run, n: int) -> list[AnyStep]:
+    calls = [("read", "a", "A"), ("edit", "b", "no"), ("read", "a", "A")][: 1 + n % 3]
+    return [step for k in range(4) for step in run.batch(*(calls if k % 2 else calls[::-1]), effect="read")]
+
+
+def _refused(run: Run, n: int) -> list[AnyStep]:
+    outcomes = ("blocked", "cached", "denied", "unknown_tool", "cancelled", "timeout", "invalid_args", "teleported")
+    return [run.call(outcome=outcomes[(n + k // 3) % len(outcomes)]) for k in range(n)]
+
+
+def _wait_between(run: Run, n: int) -> list[AnyStep]:
+    return [step for _ in range(n) for step in (run.call(args="the same"), run.call("bash", "sleep 5", ""))]
+
+
+def _in_flight(run: Run, n: int) -> list[AnyStep]:
+    ids = [f"f{run.seq}-{k}" for k in range(n)]
+    starts = [run.step("tool_start", tool="fetch", call_id=own) for own in ids]
+    return [*starts, *[run.call("fetch", own, own, call_id=own, cost_usd=0.1) for own in ids[::2]]]
+
+
+def _retried(run: Run, n: int) -> list[AnyStep]:
+    return [run.call(args="the same", call_id=f"retry {n}") for _ in range(n)]
+
+
+def _speak(run: Run, n: int) -> list[AnyStep]:
+    tokens = {"input_tokens": 100 * n, "output_tokens": n}
+    return [run.model(usage=tokens, cost_usd=0.1, tool_calls=n % 3), run.user() if n % 2 else run.step("progress")]
+
+
+def _approve(run: Run, n: int) -> list[AnyStep]:
+    decision = ("approved", "rejected", None)[n % 3]
+    call_id = f"a{run.seq}" if n % 2 else None
+    steps = [run.step("approval_wait", call_id=call_id), run.step("approval_end", call_id=call_id, decision=decision)]
+    return [*steps[: 1 + n % 4], run.call(args="the same", call_id=call_id)]
+
+
+def _resume(run: Run, n: int) -> list[AnyStep]:
+    incarnation = f"i{n}-{run.seq}" if n % 3 else "a"
+    return [run.resume(incarnation, attended=n % 2 == 0, limits={"max_steps": 40 + n} if n % 4 else None)]
+
+
+def _end(run: Run, n: int) -> list[AnyStep]:
+    return [run.end(("completed", "failed", "killed")[n % 3])]
+
+
+def _start(run: Run, n: int) -> list[AnyStep]:
+    limits = ({"max_cost_usd": 1.0}, {"max_tokens": 900}, {"max_duration_ms": 120_000}, {"max_model_calls": 2}, None)[
+        n % 5
+    ]
+    return [run.start(attended=n % 2 == 0, limits=limits)]
+
+
+SCENES: dict[str, Scene] = {
+    scene.__name__.strip("_"): scene
+    for scene in (
+        _work,
+        _repeat,
+        _repeat_bare,
+        _change,
+        _turn,
+        _fail,
+        _hurry,
+        _batches,
+        _refused,
+        _wait_between,
+        _in_flight,
+        _retried,
+        _speak,
+        _approve,
+        _resume,
+        _end,
+        _start,
+    )
+}
+
+# Who, what, and how much of it.
+Script = list[tuple[int, str, int]]
+
+
+def scripts(*, max_scenes: int = 8, runs: int = len(RUNS)) -> st.SearchStrategy[Script]:
+    """Draw what the first `runs` of `RUNS` do, scene by scene."""
+    scene = st.tuples(st.integers(0, runs - 1), st.sampled_from(sorted(SCENES)), st.integers(1, 9))
+    return st.lists(scene, min_size=1, max_size=max_scenes)
+
+
+def play(script: Script, runs: tuple[tuple[str, str, str], ...] = RUNS) -> list[AnyStep]:
+    """Return the steps of a script in the order of their source: `seq` and time of each run rise."""
+    cast = [Run(run_id, root=root, tenant=tenant) for tenant, run_id, root in runs]
+    return [step for actor, scene, size in script for step in SCENES[scene](cast[actor], size)]
