@@ -23,11 +23,11 @@ from pathlib import Path
 
 import psutil
 from aiokafka import AIOKafkaProducer
+from benchmarks.corpus import Event, Keyed, load_runs, weave
 from rich.console import Console
 from rich.table import Table
 from tests._support.kafka import THROUGHPUT, ApacheKafka
 
-from benchmarks.corpus import Event, Keyed, load_runs, weave
 from loopwarden_streams.batch_writer import Out, write_batch
 from loopwarden_streams.embedded_broker import free_port
 from loopwarden_streams.kafka_client import new_producer
@@ -166,7 +166,7 @@ def running_worker(settings: Settings, **more: str) -> Iterator[tuple[subprocess
 def ready(port: int) -> dict[str, dict[str, dict[str, int]]] | None:
     """Return the body of `/readyz`, or `None` while the worker is not ready."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:  # noqa: S310 - loopback
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
             body: dict[str, dict[str, dict[str, int]]] = json.load(answer)
             return body
     except (urllib.error.URLError, OSError):
@@ -271,7 +271,8 @@ def live_runs(broker: str, runs: list[list[Event]], live: int, table: Table) -> 
         rates[name] = measured.rate
         megabytes = measured.full_mb - measured.idle_mb
         console.print(
-            f"{measured.runs:,} live runs: {measured.rate:,.0f}/s, {measured.full_mb:.0f} MB ({measured.idle_mb:.0f} idle)"
+            f"{measured.runs:,} live runs: {measured.rate:,.0f}/s, "
+            f"{measured.full_mb:.0f} MB ({measured.idle_mb:.0f} idle)"
         )
     ratio = rates["many"] / rates["few"]
     table.add_row(f"worker with {live:,} live runs", f"{rates['many']:,.0f}", f"{ratio:.2f} x the rate with 1,000")

@@ -1,7 +1,8 @@
 """Step events for the benchmarks: real runs of recorded traces, given new ids and times and woven together.
 
-Every data set has an equal share of the runs, so that the many short loops of one do not drown the rest. Without the
-traces a synthetic mix of the same shape takes their place, and the benchmark says so.
+Of the data sets those are taken whose events have about 1 KB, the size of a step in a real fleet: runs of coding
+agents. Each has an equal share of the runs. Without the traces a synthetic mix of the same shape takes their place, and
+the benchmark says so.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from loopwarden_models.ids import murmur2
 
 Event = dict[str, object]
+MIN_MEAN_BYTES = 700
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
 
@@ -37,14 +39,18 @@ def load_runs(traces: Path = TRACES) -> tuple[list[list[Event]], str]:
     by_set = []
     for file in files:
         runs: dict[str, list[Event]] = {}
+        size = events = 0
         with gzip.open(file, "rt", encoding="utf-8") as lines:
             for line in lines:
                 event = json.loads(line)
+                size += len(line)
+                events += 1
                 runs.setdefault(event["run_id"], []).append(event)
-        by_set.append(list(runs.values()))
+        if size >= MIN_MEAN_BYTES * events:
+            by_set.append(list(runs.values()))
     most = max(map(len, by_set))
     turns = zip(*(itertools.islice(itertools.cycle(runs), most) for runs in by_set), strict=True)
-    return list(itertools.chain.from_iterable(turns)), f"recorded runs of {len(files)} data sets in equal shares"
+    return list(itertools.chain.from_iterable(turns)), f"recorded runs of {len(by_set)} data sets in equal shares"
 
 
 def weave(

@@ -12,15 +12,15 @@ import sys
 import time
 from statistics import quantiles
 
+from benchmarks import bench
 from rich.table import Table
 
 import loopwarden
-from benchmarks import bench
 from loopwarden_streams.settings import Settings
 
 BACKGROUND_PER_S = 1_000
-AGENTS = 50
-ROUNDS = 4
+AGENTS = 20
+ROUNDS = 8
 MAX_STEPS = 40
 # A nudge must have been read before the next step, or the ladder waits; after the nudges, the stop must have come.
 WAIT_S = 0.25

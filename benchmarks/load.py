@@ -8,6 +8,7 @@ import time
 from itertools import cycle
 
 from benchmarks.corpus import load_runs, weave
+
 from loopwarden_streams.batch_writer import Out, write_batch
 from loopwarden_streams.kafka_client import new_producer
 from loopwarden_streams.settings import Settings

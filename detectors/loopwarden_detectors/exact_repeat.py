@@ -46,7 +46,7 @@ class ExactRepeat:
     Calls whose results never come prove nothing: five equal ones in a row may nudge, no more.
 
     Levels: observe 2, nudge 3, break 5, kill 8 (`ExactRepeatConfig`, with sources).
-    Cost: about 0.2 µs; O(48) only for a repeated call after a gap of half a minute.
+    Cost: about 0.2 µs; O(44) only for a repeated call after a gap of half a minute.
     """
 
     name: ClassVar[str] = "exact_repeat"

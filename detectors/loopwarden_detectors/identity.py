@@ -84,6 +84,24 @@ def result_key(step: ToolEnd) -> int:
     return _hash_value(text, "result_hash") or 1
 
 
+def keys_of(step: ToolEnd) -> tuple[int, int]:
+    """Return `(call_key(step), result_key(step))`, in one step where the runtime sent both hashes.
+
+    Raises:
+        InvalidEvent: As `call_key`.
+
+    Cost: about 0.35 µs with both hashes, half of asking for each.
+    """
+    args = step.args_norm_hash or step.args_hash
+    result = step.result_norm_hash or step.result_hash
+    if args is not None and result is not None and args.isalnum() and result.isalnum():
+        try:
+            return (_tool_keys[step.tool] ^ int(args, 16)) or 1, int(result, 16) or 1
+        except (KeyError, ValueError):
+            pass  # a tool not seen before, or no hexadecimal: the long way adds the one and names the other
+    return call_key(step), result_key(step)
+
+
 def pair_key(call: int, result: int) -> int:
     """Return the key of (call, result), 0 if one of them is missing. Cost: 0.1 µs."""
     if call and result:

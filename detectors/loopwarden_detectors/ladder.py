@@ -252,9 +252,12 @@ def _note_nudge(one: _Seen, order: Order, now: int) -> None:
 
 
 def _bind(tree: TreeState, one: _Seen, order: Order, level: Level, now: int) -> None:
-    """Note the order with every run that it binds."""
+    """Note the order with every run that it binds, but for those whose gate is shut already."""
     is_of_tree = order.scope == "tree"
     for run in tree.runs.values() if is_of_tree else (one.run,):
+        stop = run.stop
+        if stop is not None and stop.applied_ms >= 0 and stop.level >= KILL and stop.incarnation == run.incarnations:
+            continue
         run.stop = StopState(
             command_id=order.command_id,
             incarnation=run.incarnations,
@@ -297,10 +300,10 @@ def _order(tree: TreeState, one: _Seen, policy: Policy, kind: CommandType, now: 
 
 def _whose(tree: TreeState, one: _Seen) -> tuple[str, str]:
     """Return the run that is judged and its incarnation, `""` if that is not known."""
-    run = one.run
-    if not one.finding.is_of_tree or run.run_id == tree.root_run_id:
-        return run.run_id, run.incarnation
-    return tree.root_run_id, ""
+    if not one.finding.is_of_tree:
+        return tree.id_of(one.run), one.run.incarnation
+    root = tree.runs.get(tree.root_run_id)
+    return tree.root_run_id, root.incarnation if root is not None else ""
 
 
 def _said(tree: TreeState, one: _Seen, mode: Mode, now: int, seq: int, order: Order | None) -> Decision:

@@ -75,13 +75,14 @@ def _open_run(tree: TreeState, step: AnyStep, ts_ms: int, latest_ms: int | None)
     if len(runs) >= MAX_RUNS_PER_TREE:
         _evict_idlest(tree)
     run = runs[step.run_id] = RunState(
-        run_id=step.run_id,
         incarnation=step.incarnation or "",
         started_ms=ts_ms,
         now_ms=ts_ms,
         forgotten=tree.forgotten,
     )
     root = runs.get(tree.root_run_id)
+    if root is not None:
+        run.attended = root.attended  # who watches the root watches its children, unless one says otherwise
     if root is not None and root.stop is not None and root.stop.is_of_tree:
         # Born while its tree is being ended: the order is for it as well.
         run.stop = StopState(
@@ -97,14 +98,14 @@ def _open_run(tree: TreeState, step: AnyStep, ts_ms: int, latest_ms: int | None)
 
 def _evict_idlest(tree: TreeState) -> None:
     """Drop the run that ended or was heard of longest ago. The tree's counters keep what it used."""
-    idlest = min(
-        tree.runs.values(), key=lambda run: (run.run_id == tree.root_run_id, not run.is_over, run.now_ms, run.run_id)
+    run_id, idlest = min(
+        tree.runs.items(), key=lambda item: (item[0] == tree.root_run_id, not item[1].is_over, item[1].now_ms, item[0])
     )
     _end_waits(tree, idlest)
     numbers = [max(loop.verdicts, loop.rungs) for loop in idlest.loops or ()]
     tree.forgotten = max(tree.forgotten, idlest.forgotten, *numbers, 0)
     tree.evicted_runs += 1
-    del tree.runs[idlest.run_id]
+    del tree.runs[run_id]
 
 
 def _start_incarnation(tree: TreeState, run: RunState, incarnation: str) -> None:
@@ -120,7 +121,9 @@ def _start_incarnation(tree: TreeState, run: RunState, incarnation: str) -> None
     run.incarnation = incarnation
     run.incarnations += 1
     run.seq = run.progress_seq = -1
-    run.is_over = False
+    run.is_over = run.is_low_fidelity = False
+    for loop in run.loops or ():
+        loop.stops = 0
     run.open_calls = None
     _end_waits(tree, run)
 
@@ -131,7 +134,8 @@ def _is_under_kill(run: RunState) -> bool:
 
 def start_run(tree: TreeState, run: RunState, step: RunStart, policy: Policy) -> None:
     """Note what a run declares at its start, or at a resume: nothing that was used is given back."""
-    run.attended = bool(step.attended)
+    if step.attended is not None:
+        run.attended = step.attended
     run.is_over = False
     if not run.calls:
         pass  # nothing to forget: most runs start once
@@ -140,7 +144,7 @@ def start_run(tree: TreeState, run: RunState, step: RunStart, policy: Policy) ->
     limits = step.limits
     if limits is None:
         return
-    if run.run_id == tree.root_run_id:
+    if step.run_id == tree.root_run_id:
         effective = _filled_up(limits, policy.budget.limits)
         if effective != tree.limits:
             # Raised by a person, perhaps: what was said of the old limits is said again of the new ones.

@@ -70,7 +70,7 @@ class Rate:
 
 
 def _most_frequent_tool(run: RunState) -> tuple[str, int]:
-    """Return the tool with most of the newest calls (at most 48) and its share in per cent."""
+    """Return the tool with most of the newest calls (at most 44) and its share in per cent."""
     counts = Counter(run.ring.tools())
     number, calls = max(counts.items(), key=lambda item: (item[1], -item[0]))
     return run.tool_name(number), round(100 * calls / counts.total())

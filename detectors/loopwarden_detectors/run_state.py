@@ -7,6 +7,7 @@ an answer.
 
 from __future__ import annotations
 
+from sys import intern
 from zlib import crc32
 
 import msgspec
@@ -23,9 +24,8 @@ from loopwarden_models.events import Limits
 
 FORMAT = 1
 
-# Of one run and its tree, ids included, whatever a runtime sends; see tests/property/test_state_size.py. A snapshot
-# above this is a fault of ours, reported by a metric. Half of them have less than 1 KB. A tree has at most
-# `MAX_RUNS_PER_TREE` times as much.
+# A tree of one run, whatever a runtime sends, and the same if its ids are ASCII; a larger snapshot is a fault of ours
+# (tests/property/test_state_size.py). Half of all have less than 1 KB. A larger tree has at most as much for each run.
 MAX_SNAPSHOT_BYTES = 5_120
 MAX_SNAPSHOT_BYTES_ASCII = 4_096
 MAX_RUNS_PER_TREE = 64
@@ -42,7 +42,7 @@ OTHER_TOOL_NAME = "another tool"
 
 
 class RunState(Struct, array_like=True, gc=False):
-    """Memory of one run. Fields are only ever appended: the encoding is positional.
+    """Memory of one run; its id is its key in the tree. Fields are only ever appended: the encoding is positional.
 
     What few runs need is `None` until it is needed: there are a hundred thousand live runs.
 
@@ -70,7 +70,6 @@ class RunState(Struct, array_like=True, gc=False):
         own: Limits of a child's own.
     """
 
-    run_id: str
     incarnation: str
     incarnations: int = 0
     seq: int = -1
@@ -105,16 +104,18 @@ class RunState(Struct, array_like=True, gc=False):
     def tool_number(self, tool: str) -> int:
         """Return the number of `tool` in this run's table, `OTHER_TOOL` if the table is full."""
         tools = self.tools
-        try:
-            return tools.index(tool)
-        except ValueError:
-            return self._add_tool(tool)
+        # Looked up twice rather than raised once: most runs are short, and each new tool would cost an exception.
+        return tools.index(tool) if tool in tools else self._add_tool(tool)
 
     def _add_tool(self, tool: str) -> int:
         tools = self.tools
-        name = tool.encode("utf-8", "replace")[:MAX_TOOL_NAME_BYTES].decode("utf-8", "ignore")
-        if name in tools:
-            return tools.index(name)
+        if tool.isascii() and len(tool) <= MAX_TOOL_NAME_BYTES:
+            # One text for all runs of a process: a run keeps a reference, and the next look-up compares by identity.
+            name = intern(tool)
+        else:
+            name = tool.encode("utf-8", "replace")[:MAX_TOOL_NAME_BYTES].decode("utf-8", "ignore")
+            if name in tools:
+                return tools.index(name)
         room = MAX_TOOL_NAMES_BYTES - sum(len(known.encode()) for known in tools)
         if len(tools) >= OTHER_TOOL or len(name.encode()) > room:
             return OTHER_TOOL
@@ -190,6 +191,10 @@ class TreeState(Struct, array_like=True, gc=False):
         """Whether every run of the tree has ended."""
         return all(run.is_over for run in self.runs.values())
 
+    def id_of(self, run: RunState) -> str:
+        """Return the id of one of the tree's runs. Cost: O(runs); only what has news is asked for its name."""
+        return next(run_id for run_id, known in self.runs.items() if known is run)
+
     def subject(self, run: RunState) -> RunState:
         """Return the run that answers for the tree: its root, or `run` if no event of the root was seen."""
         return self.runs.get(self.root_run_id, run)
@@ -226,11 +231,9 @@ class TreeState(Struct, array_like=True, gc=False):
             tree = _decode(body)
         except (msgspec.DecodeError, ValueError) as error:
             raise StateCorrupt("?", FORMAT, str(error)) from None
-        for run in tree.runs.values():
+        for run_id, run in tree.runs.items():
             if not _is_sound(run):
-                raise StateCorrupt(
-                    f"{tree.tenant}|{tree.root_run_id}", FORMAT, f"run {run.run_id!r} contradicts itself"
-                )
+                raise StateCorrupt(f"{tree.tenant}|{tree.root_run_id}", FORMAT, f"run {run_id!r} contradicts itself")
         return tree
 
 

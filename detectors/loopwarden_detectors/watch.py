@@ -14,7 +14,7 @@ from loopwarden_detectors.budget import Budget
 from loopwarden_detectors.changing_repeat import ChangingRepeat
 from loopwarden_detectors.cycle import Cycle
 from loopwarden_detectors.exact_repeat import ExactRepeat
-from loopwarden_detectors.identity import call_id_key, call_key, effect_of, is_wait, pair_key, result_key
+from loopwarden_detectors.identity import call_id_key, effect_of, is_wait, keys_of, pair_key
 from loopwarden_detectors.ladder import Decision, climb
 from loopwarden_detectors.rate import Rate
 from loopwarden_detectors.rings import KEPT_CALLS, POLLS, UNDECLARED, WAITS, add_new_key
@@ -45,6 +45,9 @@ _OBSERVE_CALL = tuple(detector.observe for detector in CALL_DETECTORS)
 _OBSERVE_TREE = BUDGET.observe
 
 NOTHING: Final[Sequence[Decision]] = ()
+
+# Calls of one round: what is announced beyond does not make one round of all that follows. judgement
+MAX_ROUND: Final = 128
 _VIOLATION: Final = Decision(verdict=None, is_violation=True)
 
 
@@ -78,7 +81,7 @@ def observe(
     """
     if type(step) is ToolEnd:
         # Before anything changes: a call whose keys cannot be made is refused as a whole.
-        keys = call_key(step), result_key(step)
+        keys = keys_of(step)
         run = lifecycle.admit(tree, step, latest_ms)
         if run is None:
             return NOTHING
@@ -246,7 +249,7 @@ def _count_cost(tree: TreeState, run: RunState, cost_usd: float) -> None:
 
 
 def _count_model_call(tree: TreeState, run: RunState, step: ModelEnd) -> None:
-    run.round_left = step.tool_calls or 0
+    run.round_left = min(step.tool_calls or 0, MAX_ROUND)
     run.round_size = 0
     usage = step.usage
     tokens = 0 if usage is None else (usage.input_tokens or 0) + (usage.output_tokens or 0)

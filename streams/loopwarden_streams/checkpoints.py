@@ -103,7 +103,7 @@ class Checkpointer:
 
     async def _save_partition(self, partition: Partition) -> dict[str, int]:
         async with partition.lock:
-            upto = {source: partition.next_offset[source] - 1 for source in SOURCES}
+            upto = partition.upto()
             dirty, partition.dirty = partition.dirty, set()
             dead, partition.dead = partition.dead, set()
         try:

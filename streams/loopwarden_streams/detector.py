@@ -91,7 +91,7 @@ class Detector:
                 await self._guarded(self.ingest.acks, event)
 
     async def start(self) -> None:
-        """Connect, join the group, and begin to watch.
+        """Connect, join the group, take over what it gives us, and begin to watch. Returns when that is done.
 
         Raises:
             KafkaError: No broker can be reached.
@@ -99,6 +99,8 @@ class Detector:
         """
         await self._bulk.start()
         await self._control.start()
+        # Before the app, whose start ends when the first recovery has.
+        self._every(RECOVERY_EVERY_S, self.recovery_watch.look)
         await self.app.start()
         if not isinstance(self.app.consumer, BatchConsumer):
             raise ConfigError(f"the app's consumer is {type(self.app.consumer).__name__}, not the batched one")
@@ -106,7 +108,6 @@ class Detector:
         self._every(self.settings.checkpoint_ms / 1000, self._checkpoint)
         self._every(self.settings.tick_ms / 1000, self.ticker.tick)
         self._every(LAG_EVERY_S, self.lag.look)
-        self._every(RECOVERY_EVERY_S, self.recovery_watch.look)
         self._every(REPORT_EVERY_S, self._report)
 
     async def stop(self, *, save: bool = True) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import faust
@@ -28,6 +28,7 @@ from loopwarden_models.events import AnyStep, RunStart, step_key
 from loopwarden_models.patterns import Level
 from loopwarden_streams.batch_writer import Out
 from loopwarden_streams.dead_letters import BrokenShare, dead_letter, summary_letter
+from loopwarden_streams.early_answers import Answer
 from loopwarden_streams.kafka_client import first_offset
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 # Records between two breaths of the event loop, which also carries commands, health and rebalances.
 CHUNK = 256
 SEEK_EVERY_S = 0.5
+FAULT_LOG_EVERY_S = 1.0
 
 Refused = list[tuple[Record, InvalidEvent]]
 
@@ -69,6 +71,7 @@ class Ingest:
         self._metrics = metrics
         self._shares: dict[int, BrokenShare] = {}
         self._counts = StepCounts()
+        self._fault_logged_at = 0.0
         self.broken: set[int] = set()
 
     async def steps(self, event: EventT[Batch]) -> None:
@@ -161,12 +164,15 @@ class Ingest:
         if decisions or letters:
             commands = await self._outbox.publish(partition, decisions, letters)
             report_decisions(self._metrics, decisions, commands)
+        if partition.early:
+            await self._settle_early(partition, decisions)
 
     def _judge(self, partition: Partition, records: list[Record]) -> tuple[list[tuple[Decision, int]], Refused]:
         """Put each record through the detectors. No await: a chunk is applied as a whole or not at all."""
         trees = partition.trees
         find_tree = trees.get
         mark_dirty = partition.dirty.add
+        early = partition.early
         policy = self._policy
         max_bytes = self._settings.max_step_bytes
         ahead_ms = self._settings.max_clock_ahead_ms
@@ -197,8 +203,8 @@ class Ingest:
             except InvalidEvent as error:
                 refused.append((record, error))
                 continue
-            except Exception as error:  # the one broad catch of this file: a fault of ours must not stop the partition
-                log.exception("record at offset %d of partition %d", offset, partition.number)
+            except Exception as error:  # noqa: BLE001 - the one broad catch: a fault of ours must not stop the partition
+                self._log_fault(partition, offset, error)
                 refused.append((record, InvalidEvent("unhandled", repr(error)[:500])))
                 continue
             if tree.steps_offset < 0:
@@ -216,6 +222,7 @@ class Ingest:
                         counts.add_violation(step)
                     else:
                         decisions.append((decision, offset))
+                early.give(tree, found)
         if newest_ms > partition.watermark_ms:
             partition.watermark_ms = newest_ms
             partition.watermark_at = time.monotonic()
@@ -230,6 +237,21 @@ class Ingest:
         """
         counts, self._counts = self._counts, StepCounts()
         counts.report(self._metrics)
+        for number in list(self.broken):
+            if number in self._partitions:
+                # A producer that was stopped instead of mended sends nothing that would show it.
+                self._is_broken(number, 0, 0)
+            else:
+                self.broken.discard(number)
+                del self._shares[number]
+
+    def _log_fault(self, partition: Partition, offset: int, error: Exception) -> None:
+        """Log a fault of ours, at most one a second: it can hit every record of a fleet."""
+        now = time.monotonic()
+        if now - self._fault_logged_at >= FAULT_LOG_EVERY_S:
+            self._fault_logged_at = now
+            what = "record at offset %d of partition %d cannot be judged; each such is in the dead-letter topic"
+            log.error(what, offset, partition.number, exc_info=error)
 
     def _act_from_ms(self) -> int:
         """Return the age from which on steps are judged in shadow, as Unix milliseconds; 0 = none."""
@@ -249,31 +271,42 @@ class Ingest:
                 refused.append((record, error))
                 continue
             self._metrics.count_ack(ack.status, ack.latency_ms)
-            if tree is None or record.key is None:
-                continue
-            stop = acknowledge(tree, ack)
-            tree.acks_offset = record.offset
-            partition.dirty.add(record.key)
-            if stop is not None and stop.level >= Level.KILL:
-                await self._outbox.confirm_kill(partition, ack.tenant, ack.run_id, stop.command_id)
+            answer = Answer(record.key or b"", ack, record.offset)
+            if partition.is_replaying:
+                partition.early.add(answer)
+            await self._acknowledge(partition, answer)
         partition.next_offset[ACKS] = records[-1].offset + 1
         if refused:
             await self._outbox.publish(partition, (), self._letters(partition, records, refused))
 
+    async def _acknowledge(self, partition: Partition, answer: Answer) -> None:
+        tree = partition.trees.get(answer.key)
+        if tree is None or answer.offset <= tree.acks_offset:
+            return
+        stop = acknowledge(tree, answer.ack)
+        partition.dirty.add(answer.key)
+        if not partition.is_replaying:
+            # The same answer again changes nothing: until the replay is over, it may have to come again.
+            tree.acks_offset = answer.offset
+        if stop is not None and stop.level >= Level.KILL:
+            await self._outbox.confirm_kill(partition, answer.ack.tenant, answer.ack.run_id, stop.command_id)
+
+    async def _settle_early(self, partition: Partition, decisions: Sequence[tuple[Decision, int]]) -> None:
+        """Say what early answers to commands that were just given again mean, and let go of them after the replay."""
+        for decision, _ in decisions:
+            order = decision.order
+            if order is None or order.type != "kill_run":
+                continue
+            for _, ack, _ in partition.early.to(order.command_id):
+                if ack.status == "applied":
+                    await self._outbox.confirm_kill(partition, ack.tenant, ack.run_id, order.command_id)
+        if not partition.is_replaying:
+            for answer in partition.early.release():
+                await self._acknowledge(partition, answer)
+
     def _letters(self, partition: Partition, records: list[Record], refused: Refused) -> list[Out]:
         """Return the dead letters of a chunk, or one that names positions only if the stream is broken."""
-        number = partition.number
-        share = self._shares.get(number)
-        if share is None:
-            share = self._shares[number] = BrokenShare(self._settings.dead_letter_max_ratio)
-        is_broken = share.count(len(records), len(refused))
-        if is_broken != (number in self.broken):
-            self._metrics.set_broken(self._settings.topic(STEPS), number, is_broken)
-            if is_broken:
-                self.broken.add(number)
-                log.error("partition %d is mostly unreadable: positions are kept, not records, until that ends", number)
-            else:
-                self.broken.discard(number)
+        is_broken = self._is_broken(partition.number, len(records), len(refused))
         if not refused:
             return []
         if is_broken:
@@ -282,6 +315,21 @@ class Ingest:
         for reason, n in Counter(error.reason for _, error in refused).items():
             self._metrics.count_dead_letter(reason, n)
         return [dead_letter(record, error) for record, error in refused]
+
+    def _is_broken(self, number: int, records: int, refused: int) -> bool:
+        """Count a chunk, and return whether most of what came lately was refused."""
+        share = self._shares.get(number)
+        if share is None:
+            share = self._shares[number] = BrokenShare(self._settings.dead_letter_max_ratio)
+        is_broken = share.count(records, refused)
+        if is_broken != (number in self.broken):
+            self._metrics.set_broken(self._settings.topic(STEPS), number, is_broken)
+            if is_broken:
+                self.broken.add(number)
+                log.error("partition %d is mostly unreadable: positions are kept, not records, until that ends", number)
+            else:
+                self.broken.discard(number)
+        return is_broken
 
 
 def _new_tree(key: bytes, step: AnyStep) -> TreeState:

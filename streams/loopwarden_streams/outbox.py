@@ -75,8 +75,7 @@ class Outbox:
         ]
         waiting = self._outstanding[partition.number]
         try:
-            for command in commands:
-                await self._issue(partition, command, waiting)
+            await self._issue(partition, commands, waiting)
             if letters:
                 topic = self._settings.topic("dead-letter")
                 waiting.extend(await write_batch(self._bulk, topic, partition.number, letters))
@@ -168,28 +167,34 @@ class Outbox:
         )
         await self._send_record(tenant, record, self._outstanding[partition.number])
 
-    async def _issue(self, partition: Partition, command: Command, waiting: deque[asyncio.Future[Any]]) -> None:
-        if command.type == "kill_run":
-            # The level first: a runtime that takes the run up in this moment finds it, one way or the other.
-            record = RunRecord(
-                v=1,
-                key=run_record_key(command.tenant, command.run_id),
-                version=_version(partition),
-                state="kill_wanted",
-                incarnation=command.incarnation,
-                command_id=command.command_id,
-                expires_at_ms=command.expires_at_ms,
-                reason=command.reason,
-            )
-            await self._send_record(command.tenant, record, waiting)
-        waiting.append(
-            await self._control.send(
-                self._settings.topic("control.commands"),
-                key=f"{command.tenant}|{command.run_id}".encode(),
-                value=encode(command),
-                partition=self._control_partition(command.tenant),
-            )
-        )
+    async def _issue(
+        self, partition: Partition, commands: Sequence[Command], waiting: deque[asyncio.Future[Any]]
+    ) -> None:
+        """Hand commands over at once, those of one control partition in one request.
+
+        The level goes before the edge: a runtime that takes a run up in this moment finds its kill, one way or the
+        other.
+        """
+        records: defaultdict[int, list[Out]] = defaultdict(list)
+        orders: defaultdict[int, list[Out]] = defaultdict(list)
+        for command in commands:
+            number = self._control_partition(command.tenant)
+            orders[number].append(Out(f"{command.tenant}|{command.run_id}".encode(), encode(command)))
+            if command.type == "kill_run":
+                record = RunRecord(
+                    v=1,
+                    key=run_record_key(command.tenant, command.run_id),
+                    version=_version(partition),
+                    state="kill_wanted",
+                    incarnation=command.incarnation,
+                    command_id=command.command_id,
+                    expires_at_ms=command.expires_at_ms,
+                    reason=command.reason,
+                )
+                records[number].append(Out(record.key.encode(), encode(record)))
+        for topic, outgoing in (("control.state", records), ("control.commands", orders)):
+            for number, out in outgoing.items():
+                waiting.extend(await write_batch(self._control, self._settings.topic(topic), number, out))
 
     async def _send_record(self, tenant: str, record: RunRecord, waiting: deque[asyncio.Future[Any]]) -> None:
         waiting.append(

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from loopwarden_detectors.run_state import TreeState
+from loopwarden_streams.early_answers import EarlyAnswers
 from loopwarden_streams.snapshots import Position
 
 STEPS = "steps"
@@ -31,6 +32,8 @@ class Partition:
         progress_at: `time.monotonic()` when `next_offset` of any source last moved.
         covered: By source, the newest offset that a checkpoint made durable. `covered_at`: `time.monotonic()` of it.
         is_saved: A position record of this epoch is in the changelog, so that nobody takes the epoch again.
+        replay_until: End of the steps when this ownership began: below it, steps may come that were judged before.
+        early: Acknowledgements that came before that was read.
         sought: By source, the last hole that was read again, as (expected, found). `sought_at`: when.
         lock: Held while a chunk of records is applied, and while a checkpoint takes its picture.
     """
@@ -50,9 +53,20 @@ class Partition:
     covered: dict[str, int] = field(default_factory=dict)
     covered_at: float = field(default_factory=time.monotonic)
     is_saved: bool = False
+    replay_until: int = 0
+    early: EarlyAnswers = field(default_factory=EarlyAnswers)
     sought: dict[str, tuple[int, int]] = field(default_factory=dict)
     sought_at: float = 0.0
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether steps may still come that a former owner judged."""
+        return self.next_offset[STEPS] < self.replay_until
+
+    def upto(self) -> dict[str, int]:
+        """Return, by source, the newest offset that a checkpoint may cover now."""
+        return {STEPS: self.next_offset[STEPS] - 1, ACKS: self.early.covered(self.next_offset[ACKS] - 1)}
 
     def clock_ms(self) -> int:
         """Return the partition's time: its newest event time plus the time since, in Unix milliseconds.

@@ -56,9 +56,12 @@ class Recovery:
         numbers = sorted(tp.partition for tp in consumer.assignment() if tp.topic == steps_topic)
         sources = [TP(self._settings.topic(source), number) for number in numbers for source in SOURCES]
         starts = await self._starts(sources)
+        steps = [TP(steps_topic, number) for number in numbers]
+        ends = await consumer.highwaters(*steps) if steps else {}
         partitions: dict[int, Partition] = {}
         for number in numbers:
             partition = await self._rebuild_one(number, store, starts)
+            partition.replay_until = ends.get(TP(steps_topic, number)) or 0
             await self._outbox.announce(partition)
             partitions[number] = partition
         # Where the group has no offset yet, the client would choose one of its own. A partition that was never

@@ -13,7 +13,7 @@ from loopwarden_streams.detector import Detector
 from loopwarden_streams.policy_file import load_policy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests._support.workers import Deployment
 
@@ -21,20 +21,30 @@ READY_S = 60.0
 
 
 @contextlib.asynccontextmanager
-async def running(deployment: Deployment, *, save: bool = True, **settings: Any) -> AsyncIterator[Detector]:
+async def running(
+    deployment: Deployment,
+    *,
+    save: bool = True,
+    meanwhile: Callable[[Detector], Awaitable[None]] | None = None,
+    **settings: Any,
+) -> AsyncIterator[Detector]:
     """Run one detector of a deployment, ready at the start of the block, stopped at its end.
 
     Args:
         deployment: Whose topics it reads.
         save: Whether it may save its state at the end, if it has not failed. False is as close to a kill as a part of
             a process gets: what was not saved by then is for the next owner to replay.
+        meanwhile: Runs beside the start, which ends when the detector has recovered.
         settings: Over those of the deployment.
     """
     chosen = deployment.settings(**settings)
     with tempfile.TemporaryDirectory(prefix="loopwarden-test-") as data_dir:
         detector = Detector(chosen, load_policy(chosen.policy or None), Path(data_dir))
+        beside = asyncio.ensure_future(meanwhile(detector)) if meanwhile is not None else None
         await detector.start()
         try:
+            if beside is not None:
+                await beside
             await until(lambda: detector.is_ready or detector.failed.done(), "the detector to be ready")
             if detector.failed.done():
                 raise detector.failed.result()

@@ -163,39 +163,53 @@ class Said(NamedTuple):
     orders: dict[str, str]
 
 
-def judged(events: Iterable[Event], policy: Policy, *, acks: bool = False) -> Said:
-    """Return what the detectors say in this process, where nothing is lost and nobody is interrupted.
+class Judge:
+    """The detectors in this process, where nothing is lost and nobody is interrupted.
 
-    Args:
-        events: Each tree's in its order.
-        policy: In force for all.
-        acks: Every order is acknowledged `applied` before the next step of its tree.
+    Attributes:
+        said: What was said and ordered up to now.
     """
-    trees: dict[bytes, TreeState] = {}
-    said = Said({}, {})
-    for event in events:
-        step = decode_step(msgspec.json.encode(event))
-        assert step is not None
-        tree = trees.setdefault(key_of(event), TreeState(tenant=step.tenant, root_run_id=root_of(step)))
-        for decision in observe(tree, step, policy):
-            if decision.verdict is not None:
-                said.verdicts[decision.verdict.verdict_id] = plain(msgspec.to_builtins(decision.verdict))
-            order = decision.order
-            if order is not None:
-                said.orders[order.command_id] = order.type
-                if acks:
-                    acknowledge(
-                        tree,
-                        Ack(
-                            v=1,
-                            command_id=order.command_id,
-                            tenant=order.tenant,
-                            run_id=order.run_id,
-                            status="applied",
-                            at_ms=step.ts_ms,
-                        ),
+
+    def __init__(self, policy: Policy) -> None:
+        self.said = Said({}, {})
+        self._policy = policy
+        self._trees: dict[bytes, TreeState] = {}
+        self._unanswered: list[tuple[TreeState, Ack]] = []
+
+    def feed(self, events: Iterable[Event]) -> None:
+        """Judge events; each tree's must come in its order."""
+        for event in events:
+            step = decode_step(msgspec.json.encode(event))
+            assert step is not None
+            tree = self._trees.setdefault(key_of(event), TreeState(tenant=step.tenant, root_run_id=root_of(step)))
+            for decision in observe(tree, step, self._policy):
+                if decision.verdict is not None:
+                    self.said.verdicts[decision.verdict.verdict_id] = plain(msgspec.to_builtins(decision.verdict))
+                order = decision.order
+                if order is not None:
+                    self.said.orders[order.command_id] = order.type
+                    ack = Ack(
+                        v=1,
+                        command_id=order.command_id,
+                        tenant=order.tenant,
+                        run_id=order.run_id,
+                        status="applied",
+                        at_ms=step.ts_ms,
                     )
-    return said
+                    self._unanswered.append((tree, ack))
+
+    def answer(self) -> None:
+        """Acknowledge every order up to now as applied."""
+        for tree, ack in self._unanswered:
+            acknowledge(tree, ack)
+        self._unanswered.clear()
+
+
+def judged(events: Iterable[Event], policy: Policy) -> Said:
+    """Return what the detectors say of events, with no answer to any order."""
+    judge = Judge(policy)
+    judge.feed(events)
+    return judge.said
 
 
 def plain(verdict: Event) -> Event:

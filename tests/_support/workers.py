@@ -18,9 +18,10 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
+import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
-from tests._support.clients import Record, consume_all, produce, unique_prefix
+from tests._support.clients import NewTopicSpec, OutRecord, Record, consume_all, create_topics, produce, unique_prefix
 
 from loopwarden_models.ids import murmur2
 from loopwarden_streams.embedded_broker import LOOPBACK, TiedProcess, free_port, tail
@@ -30,8 +31,6 @@ from loopwarden_streams.topics import ensure_topics
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
-
-    from tests._support.clients import OutRecord
 
 T = TypeVar("T")
 
@@ -175,17 +174,27 @@ class Deployment:
         directory: For logs and the policy file.
         partitions: Of steps, acks and the changelog.
         policy: Text of a policy file.
+        topics: Topics to create in another way than `loopwarden topics` does, by their names in the contract;
+            `changelog` is that of the runs.
         settings: Any of the worker's, over `FAST`.
     """
 
     def __init__(
-        self, bootstrap: str, directory: Path, *, partitions: int = 4, policy: str = "", **settings: Any
+        self,
+        bootstrap: str,
+        directory: Path,
+        *,
+        partitions: int = 4,
+        policy: str = "",
+        topics: Mapping[str, NewTopicSpec] | None = None,
+        **settings: Any,
     ) -> None:
         self.bootstrap = bootstrap
         self.partitions = partitions
         self.prefix = unique_prefix()
         self.app_id = self.prefix.rstrip(".")
         self.workers: list[Worker] = []
+        self._topics = topics or {}
         self._directory = directory / self.app_id
         self._directory.mkdir(parents=True)
         values: dict[str, Any] = {
@@ -204,8 +213,11 @@ class Deployment:
         self.environ = _environ(values)
 
     def __enter__(self) -> Self:
+        own = {self.topic(name): spec for name, spec in self._topics.items()}
+        if own:
+            create_topics(self.bootstrap, own)
         findings = asyncio.run(ensure_topics(self.settings(), create=True))
-        assert {finding.status for finding in findings} == {"created"}, findings
+        assert all(finding.status == "created" for finding in findings if finding.topic not in own), findings
         return self
 
     def __exit__(
@@ -224,13 +236,8 @@ class Deployment:
         return Settings.from_env({**self.environ, **_environ(changes)})
 
     def topic(self, name: str) -> str:
-        """Return the full name of a topic; that of the changelog is its name already."""
-        return name if name == self.changelog else self.prefix + name
-
-    @property
-    def changelog(self) -> str:
-        """Name of the topic that holds the snapshots."""
-        return f"{self.app_id}-runs-changelog"
+        """Return the full name of a topic; `changelog` is that of the runs."""
+        return f"{self.app_id}-runs-changelog" if name == "changelog" else self.prefix + name
 
     def start(self, *, words: Sequence[str] = WORKER, **settings: Any) -> Worker:
         """Start a worker and return it at once; `settings` over those of the deployment, `words` as for `Worker`."""
@@ -320,6 +327,15 @@ def paused(worker: Worker) -> Iterator[None]:
         yield
     finally:
         worker.signal(signal.SIGCONT)
+
+
+def ack_of(deployment: Deployment, command: Mapping[str, Any], status: str) -> OutRecord:
+    """Return a runtime's answer to a command as a record of the acks topic."""
+    root = command.get("root_run_id") or command["run_id"]
+    key = f"{command['tenant']}|{root}".encode()
+    answer = {"v": 1, "status": status, "at_ms": time.time_ns() // 1_000_000, "root_run_id": root, "latency_ms": 12.5}
+    answer |= {field: command[field] for field in ("command_id", "tenant", "run_id")}
+    return OutRecord(deployment.partition_of(key), key, msgspec.json.encode(answer))
 
 
 def _python_path() -> str:

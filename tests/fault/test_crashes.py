@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests._support.crashing_worker import EXIT, POINTS
-from tests._support.fleet import Event, differences, doubled, fleet, heard, judged, records, shuffled
+from tests._support.fleet import Event, Judge, differences, doubled, fleet, heard, judged, looping, records, shuffled
 from tests._support.kafka import ApacheKafka
-from tests._support.workers import Deployment, Worker
+from tests._support.workers import Deployment, Worker, ack_of, wait_until
 
 from loopwarden_models.policy import Policy
 
@@ -145,3 +145,50 @@ def test_a_crash_at_any_point_changes_no_verdict_and_no_command(
 
         said = heard(deployment.messages("verdicts"), deployment.messages("control.commands"))
         assert differences(expected, said) == ""
+
+
+def test_answers_that_came_before_a_crash_still_count(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
+    """Steps and answers are two topics: after a crash, an answer must not be read before the step that it answers."""
+    # Laps of one second: without its answer, a nudge is not given up before the runs end, and nobody is killed.
+    runs = [[{**event, "ts_ms": event["seq"] * 1_000} for event in run] for run in loops(40)]
+    # Seven laps bring two nudges, and no kill is due before the eighth.
+    first = [event for run in runs for event in run[:8]]
+    second = [event for run in runs for event in run[8:]]
+    judge = Judge(ENFORCE)
+    judge.feed(first)
+    judge.answer()
+    judge.feed(second)
+    expected = judge.said
+    assert set(expected.orders.values()) == {"nudge", "kill_run"}
+
+    with Deployment(
+        apache_kafka.bootstrap, tmp_path, mode="enforce", max_action_age_ms=0, instance="one", checkpoint_ms=600_000
+    ) as deployment:
+        dying = deployment.start().ready()
+        deployment.write(records(first, deployment.partitions))
+        wait_until(lambda: len(nudges(deployment)) == 2 * len(runs), "the nudges", context=dying.log)
+        deployment.write([ack_of(deployment, nudge, "applied") for nudge in nudges(deployment)], topic="acks")
+        wait_until(
+            lambda: dying.metric("loopwarden_command_acks_total") == 2 * len(runs), "the answers", context=dying.log
+        )
+        dying.kill()
+
+        deployment.start(checkpoint_ms=300).ready()
+        deployment.write(records(second, deployment.partitions))
+        deployment.wait_applied()
+
+        said = heard(deployment.messages("verdicts"), deployment.messages("control.commands"))
+        # The same ids. Whether the end comes a lap earlier hangs on when the answer is read again.
+        assert said.verdicts.keys() == expected.verdicts.keys()
+        assert said.orders == expected.orders
+
+
+def loops(runs: int) -> list[list[Event]]:
+    """Return runs that all ask the same question twelve times."""
+    return [looping(f"r{number}", 12, start_ms=0) for number in range(runs)]
+
+
+def nudges(deployment: Deployment) -> list[Event]:
+    """Return the nudges that were ordered, each id once."""
+    found = {command["command_id"]: command for command in deployment.messages("control.commands")}
+    return [command for command in found.values() if command["type"] == "nudge"]

@@ -137,7 +137,7 @@ def stale_snapshots(deployment: Deployment) -> dict[int, list[tuple[int, int]]]:
     """Return, by partition, offset and epoch of each snapshot that an owner wrote after a newer one had begun to."""
     newest: dict[int, int] = defaultdict(int)
     stale: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for record in deployment.read(deployment.changelog):
+    for record in deployment.read("changelog"):
         if record.value is None:
             continue
         epoch = epoch_of(record.value)

@@ -200,9 +200,7 @@ def test_a_snapshot_that_cannot_be_read_costs_its_run_alone(
         own = [record for record in await changelog(deployment) if record.key == key]
         assert own[-1].value is not None
         garbage = own[-1].value[:HEADER_BYTES] + b"\x01\xc1 no such state"
-        await asyncio.to_thread(
-            deployment.write, [OutRecord(own[-1].partition, key, garbage)], topic=deployment.changelog
-        )
+        await asyncio.to_thread(deployment.write, [OutRecord(own[-1].partition, key, garbage)], topic="changelog")
         async with running(deployment) as detector:
             assert counted(detector, "loopwarden_recovery_faults_total", kind="corrupt") >= 1
             await write(deployment, after)
@@ -231,7 +229,7 @@ def test_what_a_former_owner_wrote_late_is_ignored(apache_kafka: ApacheKafka, tm
             await applied(deployment, detector)
             kept = {key: tree.to_bytes() for own in detector.partitions.values() for key, tree in own.trees.items()}
         late = [OutRecord(record.partition, record.key, record.value) for record in stale]
-        await asyncio.to_thread(deployment.write, late, topic=deployment.changelog)
+        await asyncio.to_thread(deployment.write, late, topic="changelog")
         async with running(deployment) as detector:
             assert store_of(detector._table).ignored == len(late)
             found = {key: tree.to_bytes() for own in detector.partitions.values() for key, tree in own.trees.items()}
@@ -263,7 +261,7 @@ def test_every_ownership_has_an_epoch_of_its_own(apache_kafka: ApacheKafka, tmp_
 
     with enforcing(apache_kafka, tmp_path) as deployment:
         asyncio.run(scenario(deployment))
-        stored = {epoch_of(record.value or b"") for record in deployment.read(deployment.changelog)}
+        stored = {epoch_of(record.value or b"") for record in deployment.read("changelog")}
         fences = [record["epoch"] for record in deployment.messages("control.state") if record["key"] == "*|fence|0"]
 
     assert epochs == [{1_001}, {1_002}, {1_003}]
@@ -302,14 +300,14 @@ def test_the_position_record_comes_last_in_a_checkpoint(apache_kafka: ApacheKafk
     with enforcing(apache_kafka, tmp_path) as deployment:
         asyncio.run(scenario(deployment))
         for number in range(deployment.partitions):
-            keys = [record.key for record in deployment.read(deployment.changelog) if record.partition == number]
+            keys = [record.key for record in deployment.read("changelog") if record.partition == number]
             assert keys[-1] == POSITION_KEY
             assert POSITION_KEY not in keys[:-1]
 
 
 async def changelog(deployment: Deployment) -> list[Any]:
     """Return the records of the changelog."""
-    return await asyncio.to_thread(deployment.read, deployment.changelog)
+    return await asyncio.to_thread(deployment.read, "changelog")
 
 
 def all_saved(detector: Detector) -> bool:

@@ -129,7 +129,7 @@ def test_a_removed_member_is_told_so_by_a_commit(apache_kafka: ApacheKafka, tmp_
             consumer = consumer_of(detector)
             offsets = {TP(deployment.topic("steps"), number): 0 for number in range(deployment.partitions)}
             assert await consumer.commit_exactly(offsets)
-            changelog = await asyncio.to_thread(deployment.ends, deployment.changelog)
+            changelog = await asyncio.to_thread(deployment.ends, "changelog")
 
             generation = detector.app.consumer_generation_id
 
@@ -137,7 +137,7 @@ def test_a_removed_member_is_told_so_by_a_commit(apache_kafka: ApacheKafka, tmp_
 
             assert not await detector.checkpointer.save()
             assert not await consumer.commit_exactly(offsets)
-            assert await asyncio.to_thread(deployment.ends, deployment.changelog) == changelog
+            assert await asyncio.to_thread(deployment.ends, "changelog") == changelog
             # It comes back by itself, under a new id, and reads again what was never committed.
             await until(
                 lambda: detector.is_ready and detector.app.consumer_generation_id > generation, "the detector to return"
@@ -252,12 +252,8 @@ def test_offsets_that_do_not_exist_are_passed(
         # One record a batch, so that a hole lies between two batches.
         async with running(deployment, max_poll_records=1) as detector:
             await write_in_transactions(deployment)
-            detector.ingest.report()
             await until(
-                lambda: (
-                    (detector.ingest.report(), counted(detector, "loopwarden_steps_consumed_total"))[1] == len(events)
-                ),
-                "all steps to be applied",
+                lambda: counted(detector, "loopwarden_steps_consumed_total") == len(events), "all steps to be applied"
             )
             return (
                 counted(detector, "loopwarden_source_holes_total", kind="real"),

@@ -7,11 +7,10 @@ import subprocess
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from tests._support.fleet import GAP_MS, Event, differences, fleet, heard, judged, looping, records
-from tests._support.kafka import ApacheKafka, EmbeddedKafka, OutRecord
-from tests._support.workers import Deployment, wait_until
+from tests._support.kafka import ApacheKafka, EmbeddedKafka
+from tests._support.workers import Deployment, ack_of, wait_until
 
 from loopwarden_models.policy import Policy
 from loopwarden_streams import cli
@@ -212,12 +211,3 @@ def test_unreachable_brokers_are_told_and_exit_with_1(tmp_path: Path) -> None:
     assert found.returncode == 1
     assert f"cannot start on brokers {address}" in found.stderr
     assert "Traceback" not in found.stderr
-
-
-def ack_of(deployment: Deployment, command: Event, status: str) -> OutRecord:
-    """Return a runtime's answer to a command as a record of the acks topic."""
-    root = command.get("root_run_id") or command["run_id"]
-    key = f"{command['tenant']}|{root}".encode()
-    answer = {"v": 1, "status": status, "at_ms": now_ms(), "root_run_id": root, "latency_ms": 12.5}
-    answer |= {field: command[field] for field in ("command_id", "tenant", "run_id")}
-    return OutRecord(deployment.partition_of(key), key, msgspec.json.encode(answer))

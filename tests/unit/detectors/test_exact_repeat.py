@@ -87,6 +87,13 @@ def test_more_calls_than_were_announced_are_rounds_of_their_own() -> None:
     assert said([run.model(1), *run.calls(8, effect="read")])[-1] == "kill"
 
 
+def test_a_batch_without_end_hides_no_loop() -> None:
+    """A model turn that announces a billion calls does not make one round of all that follows."""
+    run = Run()
+
+    assert said([run.model(2**53 - 1), *run.calls(200, effect="read")])[-1] == "kill"
+
+
 def test_a_retry_report_counts_once() -> None:
     """A second end of one call is the same call: a provider that retries is no agent that repeats."""
     run = Run()

@@ -191,6 +191,45 @@ def test_a_run_that_goes_on_after_its_end_is_watched_on() -> None:
     assert "kill" in levels(decide([run.start(), run.end(), *run.calls(8, effect="read")]))
 
 
+def test_a_resume_that_does_not_say_who_watches_changes_nothing() -> None:
+    """A person was watching; a `run_start` without the field is no word to the contrary."""
+    run = Run()
+    steps = [run.start(attended=True), run.resume("b"), *run.calls(8, effect="read")]
+
+    assert orders(decide(steps))[-1] == "pause_run"
+
+
+def test_who_watches_the_root_watches_its_children() -> None:
+    """Unless the child says otherwise."""
+    boss, child, lonely = Run("boss"), Run("child", root="boss"), Run("lonely", root="boss")
+    steps = [boss.start(attended=True), child.start(), *child.calls(8, effect="read")]
+
+    assert orders(decide(steps))[-1] == "pause_run"
+    assert orders(decide([*steps, lonely.start(attended=False), *lonely.calls(8, effect="read")]))[-1] == "kill_run"
+
+
+def test_a_resume_with_content_is_judged_on_its_content() -> None:
+    """What was made from spans is forgotten with the segment; the new process sends the whole."""
+    run = Run()
+    run.fidelity = "low"
+    spans = run.calls(8, effect="read")
+    run.fidelity = None
+
+    assert orders(decide([*spans, run.resume("b"), *run.calls(8, effect="read")]))[-1] == "kill_run"
+
+
+def test_every_incarnation_of_a_killed_run_is_ended() -> None:
+    """An orchestrator that restarts it ten times gets ten kills, each with its own id."""
+    run = Run()
+    tree = killed(run, "received")
+    given = []
+    for n in range(10):
+        decisions = decide([run.resume(f"i{n}"), *run.calls(1, effect="read")], tree=tree)
+        given.append(order_of(decisions, "kill_run").command_id)
+
+    assert len(set(given)) == 10
+
+
 # -- after a kill
 
 
@@ -262,6 +301,17 @@ def test_another_incarnation_is_not_in_violation_of_the_old_kill() -> None:
     run.incarnation, run.seq = "b", -1
 
     assert violations(tree, *[run.call("fetch", n, n, duration_ms=1) for n in range(3)]) == 0
+
+
+def test_a_run_that_is_stopped_already_keeps_its_own_stop() -> None:
+    """The kill of its tree comes later; what it does behind its own gate is a violation all the same."""
+    boss, child = Run("boss"), Run("child", root="boss")
+    tree = tree_of(first := boss.start(limits={"max_steps": 10}))
+    kill = order_of(decide([first, child.start(), *child.calls(8, effect="read")], tree=tree), "kill_run")
+    answer(tree, kill, "applied", at_ms=child.now_ms)
+    decide([boss.call("fetch", n, n) for n in range(4)], tree=tree)
+
+    assert violations(tree, child.call("fetch", 1, 1, duration_ms=1)) == 1
 
 
 def test_a_child_born_while_its_tree_is_ended_is_bound_as_well() -> None:

@@ -128,7 +128,7 @@ def test_a_run_of_ten_steps_is_small() -> None:
 
 def test_tools_are_numbered_as_they_come() -> None:
     """The same name has the same number in the whole run."""
-    run = RunState(run_id="r1", incarnation="a")
+    run = RunState(incarnation="a")
 
     assert [run.tool_number(tool) for tool in ("ls", "cat", "ls")] == [0, 1, 0]
     assert run.tool_name(1) == "cat"
@@ -136,7 +136,7 @@ def test_tools_are_numbered_as_they_come() -> None:
 
 def test_names_of_tools_fit_their_share() -> None:
     """256 tools with names of 256 characters are legal: beyond the caps a tool is another tool."""
-    run = RunState(run_id="r1", incarnation="a")
+    run = RunState(incarnation="a")
     numbers = [run.tool_number(f"{n:03}" + "\U0001f527" * 253) for n in range(256)]
 
     assert sum(len(name.encode()) for name in run.tools) <= MAX_TOOL_NAMES_BYTES
@@ -147,7 +147,7 @@ def test_names_of_tools_fit_their_share() -> None:
 
 def test_many_short_names_are_capped_too() -> None:
     """A number has five bits."""
-    run = RunState(run_id="r1", incarnation="a")
+    run = RunState(incarnation="a")
 
     assert max(run.tool_number(f"t{n}") for n in range(100)) == OTHER_TOOL
     assert len(run.tools) == OTHER_TOOL
@@ -155,7 +155,7 @@ def test_many_short_names_are_capped_too() -> None:
 
 def test_a_long_name_is_known_by_its_beginning() -> None:
     """It has one number, not a new one at every call."""
-    run = RunState(run_id="r1", incarnation="a")
+    run = RunState(incarnation="a")
     name = "x" * 200
 
     assert run.tool_number(name) == run.tool_number(name) == 0
