@@ -80,7 +80,7 @@ class Outbox:
                 topic = self._settings.topic("dead-letter")
                 waiting.extend(await write_batch(self._bulk, topic, partition.number, letters))
             while len(waiting) > MAX_OUTSTANDING or (waiting and waiting[0].done()):
-                await waiting.popleft()
+                await _settle(waiting[0], waiting)
         except KafkaError as error:
             raise _refused(partition.number, error) from error
         self._gather(partition, decisions)
@@ -122,8 +122,8 @@ class Outbox:
             await asyncio.gather(*self._lingering)
             await self._write_verdicts(number)
             waiting = self._outstanding[number]
-            for _ in range(len(waiting)):
-                await waiting.popleft()
+            for future in list(waiting):
+                await _settle(future, waiting)
         except KafkaError as error:
             raise _refused(number, error) from error
         if self._failed is not None:

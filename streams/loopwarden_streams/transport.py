@@ -13,20 +13,26 @@ tests/integration/test_transport.py passes on a newer release.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 import faust
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.consumer import fetcher
 from faust.transport.drivers import aiokafka as aiokafka_driver
 from faust.types import TP, ConsumerMessage
+from msgspec import Struct
 
 # A waiting fetch is answered at once when a record comes: this costs an idle worker five requests a second, and no
 # latency. judgement
 FETCH_MAX_WAIT_MS = 200
 
 
-class Record(Protocol):
-    """A record as the client delivers it. Times are Unix milliseconds."""
+class Record(Struct, gc=False):
+    """A record of a fetch, with what our topics use. Times are Unix milliseconds.
+
+    It takes the place of aiokafka's own class, a frozen dataclass of eleven fields that costs a microsecond to make:
+    a fifteenth of all that a worker spends on an event.
+    """
 
     topic: str
     partition: int
@@ -35,6 +41,26 @@ class Record(Protocol):
     timestamp_type: int
     key: bytes | None
     value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    checksum: int | None = None
+    serialized_key_size: int = -1
+    serialized_value_size: int = -1
+
+
+class _PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # aiokafka is not typed
+    """Records of one partition from one fetch, unpacked into `Record`."""
+
+    def _consumer_record(self, tp: Any, record: Any) -> Record:
+        return Record(
+            tp.topic,
+            tp.partition,
+            record.offset,
+            record.timestamp,
+            record.timestamp_type,
+            record.key,
+            record.value,
+            tuple(record.headers),
+        )
 
 
 class Batch(list[Record]):
@@ -153,8 +179,9 @@ def use_batches(app: faust.App, topics: Iterable[str]) -> None:
     """Put the batched transport into `app`, for `topics`.
 
     Must be called directly after the app was made and before any topic, agent or table: it ends the app's
-    configuration phase.
+    configuration phase. Process-wide, all aiokafka consumers deliver `Record` from then on.
     """
+    fetcher.PartitionRecords = _PartitionRecords
     consumer = type("AppBatchConsumer", (BatchConsumer,), {"batched": frozenset(topics)})
     transport = type("AppBatchTransport", (BatchTransport,), {"Consumer": consumer})
     app.transport = transport(app.conf.broker_consumer, app)
