@@ -63,22 +63,20 @@ def weave(
         count: Runs to make.
         max_events: Events taken of each run, at most.
         partitions: Of the steps topic.
-        live: Run ids in use. With fewer than `count`, an id is used again as a new incarnation, so that the same
-            events belong to fewer live runs.
+        live: Runs that are woven together at a time; the next ones begin when these are through. All by default.
     """
     live = count if live is None else live
-    start_ms = int(time.time() * 1000) - 600_000
-    for first in range(0, count, live):
-        group = [
-            (n % live, first // live, runs[n % len(runs)][:max_events]) for n in range(first, min(first + live, count))
-        ]
+    start_ms = int(time.time() * 1000) - 3_600_000
+    for turn, first in enumerate(range(0, count, live)):
+        group = [(n, runs[n % len(runs)][:max_events]) for n in range(first, min(first + live, count))]
         for at in range(max_events):
-            for run, life, events in group:
+            ts_ms = start_ms + (turn * max_events + at) * 2_000
+            for run, events in group:
                 if at < len(events):
-                    yield _record(events[at], run, life, at, start_ms + at * 2_000, partitions)
+                    yield _record(events[at], run, at, ts_ms, partitions)
 
 
-def _record(event: Event, run: int, life: int, at: int, ts_ms: int, partitions: int) -> Keyed:
+def _record(event: Event, run: int, at: int, ts_ms: int, partitions: int) -> Keyed:
     run_id = f"run-{run:07d}"
     tenant = f"tenant-{run % 20:02d}"
     named = {
@@ -86,12 +84,10 @@ def _record(event: Event, run: int, life: int, at: int, ts_ms: int, partitions: 
         "tenant": tenant,
         "run_id": run_id,
         "root_run_id": run_id,
-        "incarnation": f"i{life}",
+        "incarnation": "a",
         "seq": at,
         "ts_ms": ts_ms,
     }
-    if "call_id" in named:
-        named["call_id"] = f"{life}-{named['call_id']}"
     key = f"{tenant}|{run_id}".encode()
     value = json.dumps(named, ensure_ascii=False, separators=(",", ":")).encode()
     return Keyed((murmur2(key) & 0x7FFFFFFF) % partitions, key, value)
