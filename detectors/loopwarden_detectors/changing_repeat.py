@@ -77,5 +77,7 @@ class ChangingRepeat:
             first_ms=state.first_ms,
             first_offset=state.first_offset,
             tools=(call.tool,),
-            note=f"{call.tool} was called {count} times in a row with equal arguments; {state.novel} answers were new",
+            note=(
+                f"{call.tool} was called {count} times in a row with the same arguments; {state.novel} answers were new"
+            ),
         )

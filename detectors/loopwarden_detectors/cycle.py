@@ -39,18 +39,19 @@ class Cycle:
 
     def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:
         """Judge one call. See the class."""
-        # Nearly every healthy call ends here. Twice the longest period: calls of one round are sorted in, and the
-        # one that came last need not stand last.
-        if not 0 < call.pair_age <= 2 * MAX_PERIOD:
+        # Nearly every call ends here. At 1 the call repeats the one before it; in every lap of a cycle there is another
+        # one, which is judged. Twice the longest period: calls of one round are sorted in, so that the one that came
+        # last need not stand last.
+        if not 1 < call.pair_age <= 2 * MAX_PERIOD:
             return None
         marks = run.ring.marks
         newest = marks[-MARK:]
-        if marks[-MAX_PERIOD * MARK :] == newest * MAX_PERIOD:
-            return None
         for period in range(MIN_PERIOD, MAX_PERIOD + 1):
             width = period * MARK
+            if marks[-width - MARK : -width] != newest:
+                continue
             lap = marks[-width:]
-            if lap != marks[-2 * width : -width] or lap == newest * period or _lacks_results(lap):
+            if lap == newest * period or lap != marks[-2 * width : -width] or _lacks_results(lap):
                 continue
             laps = _laps(marks, lap)
             if laps >= policy.cycle.observe_laps and not run.ring.is_patience(period):

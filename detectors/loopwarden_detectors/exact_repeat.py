@@ -84,7 +84,7 @@ class ExactRepeat:
             return None
         if not is_news(run, policy, self.name, state.call_key, level, count, state.first_seq):
             return None
-        answers = "and no answer was reported" if state.is_bare else "and the same answer"
+        answers = "; its answers are not reported" if state.is_bare else " and the same answer"
         return Finding(
             detector=self.name,
             pattern=self.pattern,
@@ -97,7 +97,7 @@ class ExactRepeat:
             first_offset=state.first_offset,
             tools=(call.tool,),
             veto_after_seq=state.first_seq,
-            note=f"{call.tool} was called {count} times in a row with the same arguments {answers}",
+            note=f"{call.tool} was called {count} times in a row with the same arguments{answers}",
         )
 
 

@@ -69,7 +69,8 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
 class _Seen(Struct, gc=False):
     """A finding with what is remembered of its loop, its level after the veto, and its mode.
 
-    `run` is the one that is nudged or waits: of a finding about the tree, its root if that is known.
+    `run` is the one that is nudged or waits: of a finding about the tree, its root if that is known. `run_id` is the
+    one that is judged, `incarnation` its own, `""` if that is not known.
     """
 
     finding: Finding
@@ -77,6 +78,9 @@ class _Seen(Struct, gc=False):
     loop: LoopState
     level: Level
     mode: Mode
+    run_id: str
+    incarnation: str
+    loop_id: str
     is_said: bool = False
 
 
@@ -144,9 +148,14 @@ def _look_up(tree: TreeState, run: RunState, finding: Finding, policy: Policy) -
     if mode == "off":
         return None
     level = _level_of(tree, run, finding)
+    loop_id = f"{finding.loop_key:016x}"
     if finding.is_of_tree:
-        return _Seen(finding, tree.subject(run), _loop_of(tree, finding, tree.attempts), level, mode)
-    return _Seen(finding, run, _loop_of(run, finding, run.calls), level, mode)
+        root = tree.runs.get(tree.root_run_id)
+        incarnation = root.incarnation if root is not None else ""
+        loop = _loop_of(tree, finding, tree.attempts)
+        return _Seen(finding, root or run, loop, level, mode, tree.root_run_id, incarnation, loop_id)
+    loop = _loop_of(run, finding, run.calls)
+    return _Seen(finding, run, loop, level, mode, tree.id_of(run), run.incarnation, loop_id)
 
 
 def acknowledge(tree: TreeState, ack: Ack) -> StopState | None:
@@ -270,20 +279,17 @@ def _bind(tree: TreeState, one: _Seen, order: Order, level: Level, now: int) -> 
 
 def _order(tree: TreeState, one: _Seen, policy: Policy, kind: CommandType, now: int) -> Order:
     finding, loop = one.finding, one.loop
-    of_tree = finding.is_of_tree
-    run_id, incarnation = _whose(tree, one)
-    # The root of a tree may be running under an incarnation that was not seen.
-    incarnation = incarnation or ANY_INCARNATION
+    incarnation = one.incarnation or ANY_INCARNATION
     loop.rungs += 1
-    loop_id = f"{finding.loop_key:016x}"
+    rung = f"{kind}:{loop.rungs}"
     return Order(
-        command_id=command_id(tree.tenant, run_id, incarnation, finding.detector, loop_id, f"{kind}:{loop.rungs}"),
+        command_id=command_id(tree.tenant, one.run_id, incarnation, finding.detector, one.loop_id, rung),
         type=kind,
         tenant=tree.tenant,
-        run_id=run_id,
+        run_id=one.run_id,
         root_run_id=tree.root_run_id,
         incarnation=incarnation,
-        scope="tree" if of_tree and kind != "nudge" else "run",
+        scope="tree" if finding.is_of_tree and kind != "nudge" else "run",
         reason=Reason(
             pattern=finding.pattern,
             detector=finding.detector,
@@ -298,26 +304,16 @@ def _order(tree: TreeState, one: _Seen, policy: Policy, kind: CommandType, now: 
     )
 
 
-def _whose(tree: TreeState, one: _Seen) -> tuple[str, str]:
-    """Return the run that is judged and its incarnation, `""` if that is not known."""
-    if not one.finding.is_of_tree:
-        return tree.id_of(one.run), one.run.incarnation
-    root = tree.runs.get(tree.root_run_id)
-    return tree.root_run_id, root.incarnation if root is not None else ""
-
-
 def _said(tree: TreeState, one: _Seen, mode: Mode, now: int, seq: int, order: Order | None) -> Decision:
     loop, finding = one.loop, one.finding
-    run_id, incarnation = _whose(tree, one)
     if one.level > loop.level:
         loop.level = int(one.level)
     if finding.level > loop.asked:
         loop.asked = int(finding.level)
     loop.count = finding.count
     loop.verdicts += 1
-    loop_id = f"{finding.loop_key:016x}"
-    own_id = verdict_id(tree.tenant, run_id, incarnation, finding.detector, loop_id, loop.verdicts)
-    verdict = _record(tree, one, own_id, loop_id, LEVEL_NAMES[one.level], mode, loop.verdicts, now, seq, order)
+    own_id = verdict_id(tree.tenant, one.run_id, one.incarnation, finding.detector, one.loop_id, loop.verdicts)
+    verdict = _record(tree, one, own_id, LEVEL_NAMES[one.level], mode, loop.verdicts, now, seq, order)
     return Decision(verdict=verdict, order=order, first_offset=finding.first_offset)
 
 
@@ -325,8 +321,7 @@ def _ordered(tree: TreeState, one: _Seen, order: Order, now: int, seq: int) -> D
     # A verdict of its own, whose id hangs on the command alone: when the end of a run is ordered depends on
     # acknowledgements, and those may be read at another moment after a crash.
     level = _LEVEL_OF_ORDER[order.type]
-    own_id, loop_id = derived_id("ordered", order.command_id), f"{one.finding.loop_key:016x}"
-    verdict = _record(tree, one, own_id, loop_id, level, one.mode, 0, now, seq, order)
+    verdict = _record(tree, one, derived_id("ordered", order.command_id), level, one.mode, 0, now, seq, order)
     return Decision(verdict=verdict, order=order, first_offset=one.finding.first_offset)
 
 
@@ -337,7 +332,6 @@ def _record(
     tree: TreeState,
     one: _Seen,
     own_id: str,
-    loop_id: str,
     level: LevelName,
     mode: Mode,
     episode: int,
@@ -346,20 +340,19 @@ def _record(
     order: Order | None,
 ) -> Verdict:
     finding = one.finding
-    run_id, incarnation = _whose(tree, one)
     return Verdict(
         v=1,
         verdict_id=own_id,
         tenant=tree.tenant,
-        run_id=run_id,
+        run_id=one.run_id,
         root_run_id=tree.root_run_id,
-        incarnation=incarnation,
+        incarnation=one.incarnation,
         at_ms=now,
         detector=finding.detector,
         pattern=finding.pattern,
         level=level,
         mode=mode,
-        loop_id=loop_id,
+        loop_id=one.loop_id,
         episode=episode,
         evidence=Evidence(
             count=finding.count,

@@ -193,7 +193,10 @@ class TreeState(Struct, array_like=True, gc=False):
 
     def id_of(self, run: RunState) -> str:
         """Return the id of one of the tree's runs. Cost: O(runs); only what has news is asked for its name."""
-        return next(run_id for run_id, known in self.runs.items() if known is run)
+        for run_id, known in self.runs.items():
+            if known is run:
+                return run_id
+        raise KeyError(run.incarnation)
 
     def subject(self, run: RunState) -> RunState:
         """Return the run that answers for the tree: its root, or `run` if no event of the root was seen."""

@@ -127,7 +127,9 @@ def _end_call(
         if run.waits:
             lifecycle.end_wait(tree, run, id_key)
     if start_ms is None:
-        _count_attempt(tree, run)
+        tree.attempts += 1
+        if run.own is not None:
+            run.own.attempts += 1
     if step.cost_usd is not None:
         _count_cost(tree, run, step.cost_usd)
     run.calls += 1
@@ -201,7 +203,9 @@ def _observe_other(tree: TreeState, run: RunState, step: AnyStep, policy: Policy
         is_violation = run.stop is not None and lifecycle.goes_on(tree, run, _began_ms(step))
     elif type(step) is ToolStart:
         if lifecycle.open_call(run, step):
-            _count_attempt(tree, run)
+            tree.attempts += 1
+            if run.own is not None:
+                run.own.attempts += 1
         is_violation = run.stop is not None and lifecycle.goes_on(tree, run, step.ts_ms)
     elif type(step) is RunStart:
         lifecycle.start_run(tree, run, step, policy)
@@ -234,12 +238,6 @@ def _goes_on(tree: TreeState, run: RunState, step: ToolEnd) -> bool:
 def _began_ms(step: ToolEnd | ModelEnd) -> int | None:
     """Return when the step began by the source's clock, `None` if it does not say."""
     return None if step.duration_ms is None else step.ts_ms - int(step.duration_ms)
-
-
-def _count_attempt(tree: TreeState, run: RunState) -> None:
-    tree.attempts += 1
-    if run.own is not None:
-        run.own.attempts += 1
 
 
 def _count_cost(tree: TreeState, run: RunState, cost_usd: float) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import faust
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
 from faust.types import TP, EventT
 
 from loopwarden_detectors.ladder import Decision, acknowledge
@@ -103,7 +104,7 @@ class Ingest:
             self._metrics.count_replayed("position", len(batch))
             return
         first = batch[0].offset
-        if first > expected and not await self._may_skip_hole(partition, source, expected, first):
+        if first > expected and not await self._may_pass(partition, source, expected, first):
             return
         due = partition.next_offset[source]
         start = next((at for at, record in enumerate(batch) if record.offset >= due), len(batch))
@@ -123,6 +124,14 @@ class Ingest:
             and generation_id == self._app.consumer_generation_id
             and self._app.flow_control.is_active()
         )
+
+    async def _may_pass(self, partition: Partition, source: str, expected: int, first: int) -> bool:
+        try:
+            return await self._may_skip_hole(partition, source, expected, first)
+        except (KafkaError, TimeoutError) as error:
+            # The broker is away, or the partition is ours no more: the batch is let go, and will be missed again.
+            log.warning("a hole in %s of partition %d could not be looked at: %r", source, partition.number, error)
+            return False
 
     async def _may_skip_hole(self, partition: Partition, source: str, expected: int, first: int) -> bool:
         """Return whether a batch that begins above the expected offset is to be applied all the same.
@@ -197,7 +206,8 @@ class Ingest:
                     continue
                 if tree is None or tree.root_run_id != (step.root_run_id or step.run_id) or tree.tenant != step.tenant:
                     tree = _new_tree(key, step)
-                latest_ms = record.timestamp + ahead_ms
+                # -1: a producer of the oldest formats gave no time.
+                latest_ms = record.timestamp + ahead_ms if record.timestamp >= 0 else None
                 act = step.ts_ms >= act_from_ms
                 found = observe(tree, step, policy, offset=offset, latest_ms=latest_ms, act=act)
             except InvalidEvent as error:

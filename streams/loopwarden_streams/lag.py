@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 
 import faust
+from aiokafka.errors import KafkaError
 from faust.types import TP
 
 from loopwarden_streams.metrics import Metrics
@@ -40,6 +41,13 @@ class LagWatch:
 
         Cost: one request for end offsets, and a call into the consumer thread per partition.
         """
+        try:
+            await self._look()
+        except (KafkaError, TimeoutError) as error:
+            # The broker is away, or a rebalance came in between: neither is a reason to end, and we look again.
+            log.warning("the lag could not be measured: %r", error)
+
+    async def _look(self) -> None:
         consumer = self._app.consumer
         assert isinstance(consumer, BatchConsumer)  # noqa: S101 - checked at start-up
         tps = {TP(self._settings.topic(s), number): (number, s) for number in self._partitions for s in SOURCES}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,17 @@ import yaml
 
 from loopwarden_models.errors import ConfigError
 from loopwarden_models.policy import DEFAULT_POLICY, Policy
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 in one point: `off`, `on`, `yes` and `no` are texts. `mode: off` must not become `false`."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false)$", re.IGNORECASE), list("tTfF"))
 
 
 def load_policy(path: str | Path | None) -> Policy:
@@ -22,7 +34,7 @@ def load_policy(path: str | Path | None) -> Policy:
     if path is None:
         return DEFAULT_POLICY
     try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        data = yaml.load(Path(path).read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a safe loader
     except OSError as error:
         raise ConfigError(f"policy file {str(path)!r}: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

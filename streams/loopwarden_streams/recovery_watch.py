@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import faust
+from aiokafka.errors import KafkaError
 from faust.types import TP
 
 from loopwarden_streams.metrics import Metrics
@@ -48,7 +49,11 @@ class RecoveryWatch:
         if self._is_ready() or read != self._before or generation != self._generation:
             self._moved_at = time.monotonic()
         elif recovery.in_recovery:
-            await self._read_again(read)
+            try:
+                await self._read_again(read)
+            except (KafkaError, TimeoutError) as error:
+                # The broker is away, or the group rebalances again.
+                log.warning("the recovery could not be looked at: %r", error)
         self._before, self._generation = read, generation
 
     def stuck(self) -> list[str]:

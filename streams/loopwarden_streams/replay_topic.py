@@ -103,7 +103,9 @@ class TopicReader:
                 end = self._ends[tp]
                 advance(len(records))
                 yield [
-                    SourceRecord(record.value, sources[tp], record.offset, record.timestamp + ahead_ms, record.key)
+                    SourceRecord(
+                        record.value, sources[tp], record.offset, _latest_ms(record.timestamp, ahead_ms), record.key
+                    )
                     for record in records
                     if record.offset < end and self._span.holds(record.timestamp)
                 ]
@@ -164,3 +166,8 @@ class TopicReader:
             if await self._consumer.position(tp) >= end:
                 del self._ends[tp]
                 self._consumer.pause(tp)
+
+
+def _latest_ms(timestamp_ms: int, ahead_ms: int) -> int | None:
+    """Return the bound of a step's time, as the worker has it: none where a producer gave no time (-1)."""
+    return timestamp_ms + ahead_ms if timestamp_ms >= 0 else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import Mock
@@ -24,6 +23,7 @@ from loopwarden_streams.ingest import Ingest
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.partition import ACKS, STEPS, Partition
 from loopwarden_streams.settings import Settings
+from loopwarden_streams.transport import Record
 
 ENFORCE = Policy(mode="enforce")
 KEY = b"acme|bad"
@@ -226,17 +226,9 @@ def numbers(letter: Letter) -> list[bytes]:
 # In this process: whatever bytes come.
 
 
-@dataclass
-class FakeRecord:
-    """A record as the client delivers it."""
-
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    topic: str = "loopwarden.steps"
-    partition: int = 0
-    timestamp: int = 1_800_000_000_000
-    timestamp_type: int = 0
+def as_delivered(offset: int, key: bytes | None, value: bytes | None) -> Record:
+    """Return a record as the client delivers it."""
+    return Record("loopwarden.steps", 0, offset, 1_800_000_000_000, 0, key, value)
 
 
 JSON = st.recursive(
@@ -279,7 +271,9 @@ def test_no_bytes_stop_a_partition_or_cost_a_good_record(
     ingest = Ingest(Mock(), settings, ENFORCE, {}, Mock(), Metrics())
     partition = Partition(number=0, epoch=1, next_offset={STEPS: 0, ACKS: 0})
 
-    decisions, refused = ingest._judge(partition, [FakeRecord(at, key, value) for at, (key, value) in enumerate(mixed)])
+    decisions, refused = ingest._judge(
+        partition, [as_delivered(at, key, value) for at, (key, value) in enumerate(mixed)]
+    )
 
     assert {error.reason for _, error in refused} <= set(REASONS) - {"unhandled"}
     verdicts = [decision.verdict for decision, _ in decisions if decision.verdict is not None]

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests._support.fleet import Said, differences, heard, key_of, plain
-from tests._support.kafka import ApacheKafka, OutRecord
+from tests._support.kafka import ApacheKafka, NewTopicSpec, OutRecord
 from tests._support.workers import Deployment
 
 from loopwarden_models.policy import Policy
@@ -37,11 +37,19 @@ def test_recorded_agents_are_judged_as_in_a_replay(
     expected = replayed(Policy(mode="enforce"))
     assert len(expected.verdicts) > 1_000
 
-    with Deployment(apache_kafka.bootstrap, tmp_path, mode=mode, max_action_age_ms=max_action_age_ms) as deployment:
+    with Deployment(
+        apache_kafka.bootstrap,
+        tmp_path,
+        mode=mode,
+        max_action_age_ms=max_action_age_ms,
+        # Records carry the time of their event, as a runtime writes them, and that is longer ago than they are kept.
+        topics={"steps": NewTopicSpec(partitions=4)},
+    ) as deployment:
         deployment.write(
-            OutRecord(deployment.partition_of(key), key, line)
+            OutRecord(deployment.partition_of(key), key, line, event["ts_ms"])
             for line in lines()
-            for key in (key_of(msgspec.json.decode(line)),)
+            for event in (msgspec.json.decode(line),)
+            for key in (key_of(event),)
         )
         worker = deployment.start()
         deployment.wait_applied(timeout_s=120)

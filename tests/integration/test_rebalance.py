@@ -8,6 +8,7 @@ import random
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from faust.types import TP
@@ -16,7 +17,9 @@ from tests._support.fleet import Event, differences, fleet, heard, judged, recor
 from tests._support.kafka import ApacheKafka
 from tests._support.workers import Deployment
 
+from loopwarden_detectors.run_state import TreeState
 from loopwarden_models.policy import DEFAULT_POLICY, Policy
+from loopwarden_streams.checkpoints import Checkpointer
 from loopwarden_streams.detector import Detector
 from loopwarden_streams.partition import ACKS, STEPS, Partition
 from loopwarden_streams.settings import Settings
@@ -165,3 +168,51 @@ def test_what_a_stop_cuts_off_is_saved_by_the_stop(
 
         said = heard(deployment.messages("verdicts"), deployment.messages("control.commands"))
         assert differences(judged(parts[0] + parts[1], ENFORCE), said) == ""
+
+
+def test_a_run_whose_decision_is_on_its_way_is_not_saved_as_if_it_had_been_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A crash between the snapshot and the producer would lose the decision: the heir's state says that it was said."""
+    #  checkpoint   picture | 256 runs |                     | 44 runs | write
+    #  ingest                          | judge ... hand over |
+    order: list[str] = []
+
+    def encode(*_: Any) -> bytes:
+        order.append("encoded")
+        return b""
+
+    async def scenario() -> None:
+        partition = Partition(number=0, epoch=1, next_offset={STEPS: 300, ACKS: 0})
+        for number in range(300):
+            key = b"acme|r%d" % number
+            partition.trees[key] = TreeState(tenant="acme", root_run_id=f"r{number}")
+            partition.dirty.add(key)
+        handed_over = asyncio.Event()
+
+        async def chunk_in_work() -> None:
+            async with partition.lock:
+                order.append("judged")
+                await handed_over.wait()
+                order.append("handed over")
+
+        async def write(*_: Any) -> list[Any]:
+            return []
+
+        monkeypatch.setattr("loopwarden_streams.checkpoints.encode_snapshot", encode)
+        monkeypatch.setattr("loopwarden_streams.checkpoints.write_batch", write)
+        outbox = AsyncMock()
+        checkpointer = Checkpointer(Mock(), Settings(), {0: partition}, outbox, Mock(), Mock())
+        saving = asyncio.create_task(checkpointer._save_partition(partition))
+        working = asyncio.create_task(chunk_in_work())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        handed_over.set()
+        await asyncio.gather(saving, working)
+
+    asyncio.run(scenario())
+
+    judged_at = order.index("judged")
+    assert 0 < judged_at < 300
+    assert order[judged_at + 1] == "handed over"
+    assert order.count("encoded") == 300

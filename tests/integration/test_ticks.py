@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests._support.detectors import applied, counted, running, until
@@ -55,7 +56,7 @@ def test_a_run_that_fell_silent_is_ended_by_its_limit_of_time(apache_kafka: Apac
     ],
 )
 def test_a_run_that_is_over_leaves_memory_and_topic(
-    apache_kafka: ApacheKafka, tmp_path: Path, events: list[Event], settings: dict[str, int], reason: str
+    apache_kafka: ApacheKafka, tmp_path: Path, events: list[Event], settings: dict[str, Any], reason: str
 ) -> None:
     """A worker lives for months, and every run that it ever saw would stay with it and with its successors."""
 

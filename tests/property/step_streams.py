@@ -126,6 +126,15 @@ def _start(run: Run, n: int) -> list[AnyStep]:
     return [run.start(attended=n % 2 == 0, limits=limits)]
 
 
+def _many_loops(run: Run, n: int) -> list[AnyStep]:
+    return [step for k in range(14) for step in run.calls(2 + n % 2, args=f"question {k}", effect="read")]
+
+
+def _from_spans(run: Run, n: int) -> list[AnyStep]:
+    run.fidelity = "low" if n % 2 else None
+    return run.calls(2, args="seen in spans")
+
+
 SCENES: dict[str, Scene] = {
     scene.__name__.strip("_"): scene
     for scene in (
@@ -146,6 +155,8 @@ SCENES: dict[str, Scene] = {
         _resume,
         _end,
         _start,
+        _many_loops,
+        _from_spans,
     )
 }
 
@@ -156,7 +167,7 @@ Script = list[tuple[int, str, int]]
 def scripts(*, max_scenes: int = 8, runs: int = len(RUNS)) -> st.SearchStrategy[Script]:
     """Draw what the first `runs` of `RUNS` do, scene by scene."""
     scene = st.tuples(st.integers(0, runs - 1), st.sampled_from(sorted(SCENES)), st.integers(1, 9))
-    return st.lists(scene, min_size=1, max_size=max_scenes)
+    return st.lists(scene, min_size=2, max_size=max_scenes)
 
 
 def play(script: Script, runs: tuple[tuple[str, str, str], ...] = RUNS) -> list[AnyStep]:

@@ -119,7 +119,8 @@ def tell(worker: Worker) -> None:
         event(f"{getattr(verdict, 'detector', '')}: {getattr(verdict, 'level', '')}")
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+# More than elsewhere: what matters is rare, a crash in the middle of each kind of memory.
+@settings(max_examples=max(500, settings.default.max_examples), suppress_health_check=[HealthCheck.too_slow])
 @given(
     script=scripts(),
     delay=st.integers(0, 3),
@@ -137,8 +138,11 @@ def test_a_crash_changes_no_verdict_and_no_order(script: Script, delay: int, cut
     log = log_of(play(script), delay)
     expected = undisturbed(log)
     tell(expected)
-    died = cut % (len(log) + 1)
-    checkpoints = {key: data.draw(st.integers(0, died)) for key in {record.key for record in log}}
+    died = len(log) - cut % len(log)
+    checkpoints = {
+        key: max(0, died - data.draw(st.integers(0, 80), label=f"records since the checkpoint of {key}"))
+        for key in sorted({record.key for record in log})
+    }
     first, snapshots = Worker(), dict[tuple[str, str], bytes]()
     for n in range(died + 1):
         for key in [key for key, at in checkpoints.items() if at == n and key in first.trees]:
@@ -146,8 +150,8 @@ def test_a_crash_changes_no_verdict_and_no_order(script: Script, delay: int, cut
         if n < died:
             first.read(log[n])
     second = Worker(snapshots)
-    covered = min(checkpoints.values(), default=0)
-    for record in log[data.draw(st.integers(0, covered)) :]:
+    covered = min(checkpoints.values())
+    for record in log[max(0, covered - data.draw(st.integers(0, 40), label="records read again")) :]:
         second.read(record)
 
     for said, wanted in ((first.said, expected.said), (first.ordered, expected.ordered)):

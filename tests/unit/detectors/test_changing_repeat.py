@@ -79,5 +79,5 @@ def test_the_evidence_says_how_many_answers_were_new() -> None:
     """The person who reads it wants to know whether the world moved."""
     [verdict] = verdicts(decide(changing(Run(), 10), CHANGING))
 
-    assert verdict.evidence.note.endswith("10 times in a row with equal arguments; 10 answers were new")
+    assert verdict.evidence.note.endswith("10 times in a row with the same arguments; 10 answers were new")
     assert (verdict.evidence.first_seq, verdict.evidence.last_seq) == (0, 9)

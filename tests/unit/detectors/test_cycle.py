@@ -43,6 +43,15 @@ def test_every_period_from_two_to_six_is_seen(period: int) -> None:
     assert said(steps[:-1]) == ["observe", "nudge"]
 
 
+def test_a_lap_may_hold_one_call_twice() -> None:
+    """`read, read, edit`: it is judged at a call that does not repeat the one before it, one call later at most."""
+    steps = laps(Run(), 5, A, A, B, effect="read")
+    assert said(steps) == ["observe", "nudge", "kill"]
+
+    run = Run()
+    assert said([*laps(run, 5, B, A, A, effect="read"), run.call(*B, effect="read")]) == ["observe", "nudge", "kill"]
+
+
 def test_seven_calls_in_turn_are_too_long_a_lap() -> None:
     """The longest lap is six: beyond it other rules and the budgets hold."""
     assert said(laps(Run(), 5, *[("step", n, n) for n in range(7)])) == []

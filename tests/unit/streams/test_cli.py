@@ -54,3 +54,13 @@ def test_the_default_policy_reads_back_as_itself(tmp_path: Path, capsys: pytest.
     file.write_text(capsys.readouterr().out)
 
     assert load_policy(file) == DEFAULT_POLICY
+
+
+def test_off_is_a_mode_and_no_falsehood(tmp_path: Path) -> None:
+    """YAML 1.1 reads a bare `off` as false; a policy file that says it means the mode."""
+    file = tmp_path / "policy.yaml"
+    file.write_text("mode: off\ncycle: {mode: off}\n")
+
+    policy = load_policy(file)
+
+    assert (policy.mode, policy.cycle.mode) == ("off", "off")

@@ -1,0 +1,99 @@
+"""docs/detectors.md says what the default policy says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from loopwarden_detectors.rings import KEPT_CALLS
+from loopwarden_detectors.same_error import SIGNATURE_CHARS
+from loopwarden_detectors.watch import BUDGET, CALL_DETECTORS, DETECTORS
+from loopwarden_models.policy import DEFAULT_POLICY, Policy
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "detectors.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| `(?P<path>[a-z_.]+)` \| (?P<value>[^|]+) \|", re.MULTILINE)
+GLANCE = re.compile(
+    r"^\| \[`(?P<name>\w+)`\]\(#(?P<anchor>[\w-]+)\) \| `(?P<pattern>\w+)` \|(?P<cells>.*)\|$", re.MULTILINE
+)
+PATTERNS = {detector.name: detector.pattern for detector in CALL_DETECTORS} | {BUDGET.name: BUDGET.pattern}
+
+
+def numbers() -> Iterator[tuple[str, Any]]:
+    """Yield the path and the default of every number in the policy that a rule or the ladder reads."""
+    for part in (*DETECTORS, "ladder"):
+        config = getattr(DEFAULT_POLICY, part)
+        for field in msgspec.structs.fields(config):
+            value = getattr(config, field.name)
+            if isinstance(value, msgspec.Struct):
+                yield from ((f"{part}.{field.name}.{one}", getattr(value, one)) for one in value.__struct_fields__)
+            elif field.name != "mode":
+                yield f"{part}.{field.name}", value
+
+
+def shown(value: Any) -> str:
+    """Return a number as the page writes it."""
+    return "not set" if value is None else f"{value:,g}" if isinstance(value, float) else f"{value:,}"
+
+
+def test_every_number_of_the_policy_is_on_the_page() -> None:
+    """Whoever is paged reads the page, not the code: a number that moved must move there as well."""
+    page = {row["path"]: row["value"].strip() for row in ROW.finditer(PAGE) if "." in row["path"]}
+
+    assert page == {path: shown(value) for path, value in numbers()}
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_the_overview_shows_the_same_numbers(name: str) -> None:
+    """The first table is what most people read, and nothing else."""
+    row = next(row for row in GLANCE.finditer(PAGE) if row["name"] == name)
+    cells = [re.findall(r"\d+", cell) for cell in row["cells"].split("|")]
+    policy = DEFAULT_POLICY
+    expected: dict[str, list[list[int]]] = {
+        "exact_repeat": [[policy.exact_repeat.observe], [policy.exact_repeat.nudge], [policy.exact_repeat.break_at]],
+        "changing_repeat": [[policy.changing_repeat.observe], [policy.changing_repeat.nudge], [], []],
+        "cycle": [[policy.cycle.observe_laps], [policy.cycle.nudge_laps], [], [policy.cycle.kill_laps]],
+        "same_error": [
+            [policy.same_error.observe],
+            [policy.same_error.nudge, policy.same_error.nudge_undeclared],
+            [policy.same_error.break_at],
+            [policy.same_error.kill],
+        ],
+        "rate": [[policy.rate.observe_per_min], [policy.rate.nudge_per_min], [], []],
+        "budget": [[policy.budget.observe_percent], [policy.budget.nudge_percent], [], [100]],
+    }
+    expected["exact_repeat"].append([policy.exact_repeat.kill])
+
+    assert row["pattern"] == PATTERNS[name]
+    assert cells == [list(map(str, cell)) for cell in expected[name]]
+
+
+def test_every_rule_has_a_section_that_the_overview_links_to() -> None:
+    """A link that leads nowhere is found at night."""
+    headings = {
+        re.sub(r"[^\w -]", "", line[3:]).lower().replace(" ", "-") for line in PAGE.splitlines() if line[:3] == "## "
+    }
+
+    assert [row["name"] for row in GLANCE.finditer(PAGE)] == list(DETECTORS)
+    assert {row["anchor"] for row in GLANCE.finditer(PAGE)} <= headings
+
+
+def test_what_the_page_advises_is_a_policy() -> None:
+    """Pasted into the policy file it must load."""
+    advice = re.findall(r"`((?:effects|[a-z_]+): \{[^`]+\})`", PAGE)
+
+    assert len(advice) >= 5
+    for snippet in advice:
+        assert isinstance(Policy.from_builtins(yaml.safe_load(snippet)), Policy)
+
+
+def test_numbers_that_are_no_policy_are_right_too() -> None:
+    """How far is looked back, and how much of a message counts."""
+    assert f"among the last {KEPT_CALLS} calls" in PAGE
+    assert f"the first {SIGNATURE_CHARS} characters" in PAGE
+    assert DEFAULT_POLICY.mode == "warn"
