@@ -2,11 +2,12 @@
 
     python benchmarks/detectors.py [FILE_OR_FOLDER ...] [--json] [--rounds 7] [--live-runs 100000]
 
-Reads step events, one JSON object a line, gzipped or not; of a folder every `*.jsonl` and `*.jsonl.gz` below it. Without
-an argument the recorded traces beside the repository are taken if they are there, else a mix that this script makes up.
+Reads step events, one JSON object a line, gzipped or not; of a folder every `*.jsonl` and `*.jsonl.gz` below it.
+Without an argument the recorded traces beside the repository are taken if they are there, else a mix that this script
+makes up.
 
-A detector's cost is what it adds to the shared work: the keys, the ring, the rounds. Each number is a sum of minima over
-short chunks, and all rows take turns, so that the ratios hold on a busy machine where the numbers do not.
+A detector's cost is what it adds to the shared work: the keys, the ring, the rounds. Each number is a sum of minima
+over short chunks, and all rows take turns, so that the ratios hold on a busy machine where the numbers do not.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def climb(
     Returns:
         Decisions to publish, in order; often empty, because most laps of a loop say nothing new.
 
-    Cost: about 10 µs per verdict; only steps with news get here.
+    Cost: about 6 µs per verdict, 3 µs more per order; only steps with news get here.
     """
     now = run.now_ms if now_ms is None else now_ms
     seen = [one for finding in findings if (one := _look_up(tree, run, finding, policy)) is not None]

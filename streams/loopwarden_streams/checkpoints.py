@@ -59,9 +59,9 @@ class Checkpointer:
         """Save what changed in every partition, and commit.
 
         Returns:
-            False if the worker is no member of the group any more; nothing was written then. The group coordinator is
-            asked first, also on a revoke: the client calls for the partitions, too, when it finds that the group
-            removed this member long ago, and somebody else has written since.
+            False if the worker is no member of the group any more, or the group coordinator does not say; nothing was
+            written then. It is asked first, also on a revoke: the client calls for the partitions, too, when it finds
+            that the group removed this member long ago, and somebody else has written since.
 
         Raises:
             TransportError: The broker refused a decision or a snapshot. The process must end: its state cannot be
@@ -73,7 +73,6 @@ class Checkpointer:
             if not due:
                 return True
             if not await self._is_member(due):
-                log.warning("no member of the group any more: nothing is saved, the next owner replays")
                 return False
             upto = {partition.number: await self._save_partition(partition) for partition in due}
             await self._commit(upto)
@@ -96,10 +95,13 @@ class Checkpointer:
         if not committed:
             return True
         try:
-            return await asyncio.wait_for(self._consumer().commit_exactly(committed), COMMIT_TIMEOUT_S)
+            is_member = await asyncio.wait_for(self._consumer().commit_exactly(committed), COMMIT_TIMEOUT_S)
         except TimeoutError:
-            log.warning("the group coordinator did not answer within %.0f s", COMMIT_TIMEOUT_S)
+            log.warning("the group coordinator did not answer within %.0f s: nothing is saved yet", COMMIT_TIMEOUT_S)
             return False
+        if not is_member:
+            log.warning("no member of the group any more: nothing is saved, the next owner replays")
+        return is_member
 
     async def _save_partition(self, partition: Partition) -> dict[str, int]:
         async with partition.lock:

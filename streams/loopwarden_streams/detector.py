@@ -33,7 +33,7 @@ from loopwarden_streams.transport import BatchConsumer
 
 log = logging.getLogger(__name__)
 
-LAG_EVERY_S = 5.0
+LAG_EVERY_S = 2.0
 RECOVERY_EVERY_S = 1.0
 REPORT_EVERY_S = 1.0
 # How long a stop waits for a checkpoint or a tick under way; the worker's own limit for all of a stop is 25 s.

@@ -224,7 +224,7 @@ class Ingest:
             if tree.now_ms > newest_ms:  # noqa: PLR1730 - max() costs three times as much, once per event
                 newest_ms = tree.now_ms
             count(tree.tenant, step)
-            if type(step) is RunStart and tree.limits is not None and tree.limits.max_duration_ms is not None:
+            if type(step) is RunStart and step.limits is not None and step.limits.max_duration_ms is not None:
                 partition.timed.add(key)
             if found:
                 for decision in found:

@@ -95,3 +95,9 @@ class Partition:
         return Position(
             steps=upto[STEPS], acks=upto[ACKS], count=len(self.marks), xor=self.xor, watermark_ms=self.watermark_ms
         )
+
+
+def has_wall_clock_limit(tree: TreeState) -> bool:
+    """Return whether the tree, or a run of it, has a limit that time alone can reach. Cost: O(runs)."""
+    limits = [tree.limits, *(run.own.limits for run in tree.runs.values() if run.own is not None)]
+    return any(limit is not None and limit.max_duration_ms is not None for limit in limits)

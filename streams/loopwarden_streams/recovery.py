@@ -15,7 +15,7 @@ from loopwarden_streams.kafka_client import client_arguments
 from loopwarden_streams.landing_store import LandingStore
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
-from loopwarden_streams.partition import ACKS, SOURCES, STEPS, Partition
+from loopwarden_streams.partition import ACKS, SOURCES, STEPS, Partition, has_wall_clock_limit
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.snapshots import POSITION_KEY, Position, decode_position, decode_snapshot, epoch_of
 from loopwarden_streams.transport import BatchConsumer
@@ -141,7 +141,7 @@ class Recovery:
                 continue
             partition.trees[key] = tree
             partition.saved(key, mark)
-            if tree.limits is not None and tree.limits.max_duration_ms is not None:
+            if has_wall_clock_limit(tree):
                 partition.timed.add(key)
             partition.watermark_ms = max(partition.watermark_ms, tree.now_ms)
         if position is not None:

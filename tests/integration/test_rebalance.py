@@ -39,6 +39,7 @@ async def write(deployment: Deployment, events: list[Event]) -> None:
     await asyncio.to_thread(deployment.write, records(events, deployment.partitions))
 
 
+@pytest.mark.slow
 def test_joins_and_leaves_lose_nothing_and_double_nothing(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
     """A fleet of workers grows and shrinks every day; each rebalance takes all partitions from all of them."""
     parts = in_parts(200, seed=31, parts=5)
@@ -78,7 +79,7 @@ def test_steps_and_answers_of_a_partition_go_to_the_same_worker(apache_kafka: Ap
                 for tp in worker.app.consumer.assignment():
                     owned.setdefault(tp.topic, set()).add(tp.partition)
                 assert owned[deployment.topic("steps")] == owned[deployment.topic("acks")] == set(worker.partitions)
-                assert owned["changelog"] == set(worker.partitions)
+                assert owned[deployment.topic("changelog")] == set(worker.partitions)
 
     with Deployment(apache_kafka.bootstrap, tmp_path, partitions=5) as deployment:
         asyncio.run(scenario(deployment))

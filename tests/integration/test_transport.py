@@ -192,6 +192,7 @@ def test_what_a_revoke_saves_is_not_read_again(apache_kafka: ApacheKafka, tmp_pa
         assert asyncio.run(scenario(deployment)) == (len(events), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.05, 0.2])
 def test_lost_fetches_are_read_again(
     apache_kafka: ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float

@@ -168,6 +168,15 @@ def test_a_worker_is_not_ready_before_it_has_recovered(apache_kafka: ApacheKafka
         assert worker.get("/livez").status == 200
 
 
+def test_a_worker_that_is_stopped_while_it_starts_ends_in_good_order(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
+    """A recovery may take long, and whoever rolls back a deployment does not wait for it."""
+    with Deployment(apache_kafka.bootstrap, tmp_path) as deployment:
+        worker = deployment.start()
+        wait_until(lambda: worker.get("/livez").status, "the worker to answer", context=worker.log)
+
+        assert worker.stop() == 0, worker.log()
+
+
 @pytest.mark.parametrize(
     ("environ", "message"),
     [

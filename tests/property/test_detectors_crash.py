@@ -120,7 +120,10 @@ def tell(worker: Worker) -> None:
 
 
 # More than elsewhere: what matters is rare, a crash in the middle of each kind of memory.
-@settings(max_examples=max(500, settings.default.max_examples), suppress_health_check=[HealthCheck.too_slow])
+CRASHES = max(500, settings.default.max_examples if settings.default is not None else 0)
+
+
+@settings(max_examples=CRASHES, suppress_health_check=[HealthCheck.too_slow])
 @given(
     script=scripts(),
     delay=st.integers(0, 3),

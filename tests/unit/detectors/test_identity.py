@@ -13,6 +13,7 @@ from loopwarden_detectors.identity import (
     effect_of,
     is_empty,
     is_wait,
+    keys_of,
     pair_key,
     result_key,
     set_key,
@@ -96,6 +97,35 @@ def test_a_hash_that_is_not_hexadecimal_is_refused(text: str) -> None:
     """Python would read most of these as numbers; two runtimes would then differ about equality."""
     with pytest.raises(InvalidEvent, match="hexadecimal"):
         call_key(end(args_hash=text))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"args_hash": "a1", "result_hash": "b2"},
+        {"args_hash": "a1", "result_hash": "b2", "args_norm_hash": "c3", "result_norm_hash": "d4"},
+        {"args_hash": "0", "result_hash": "0"},
+        {"args_hash": "a1"},
+        {"args": None, "result": None},
+    ],
+)
+def test_both_keys_at_once_are_the_two_keys(fields: dict[str, Any]) -> None:
+    """The short way for the usual event must not know another equality; not at a tool's first call either."""
+    step = end(f"tool of {sorted(fields)}", **fields)
+
+    assert [keys_of(step), keys_of(step)] == [(call_key(step), result_key(step))] * 2
+
+
+@pytest.mark.parametrize("field", ["args_hash", "result_hash"])
+def test_the_short_way_refuses_the_same(field: str) -> None:
+    """And names the field that is wrong."""
+    hashes = {"args_hash": "a1", "result_hash": "b2", field: "xyz"}
+    for _ in range(2):
+        with pytest.raises(InvalidEvent) as refused:
+            keys_of(end(**hashes))
+
+        assert refused.value.field == field
 
 
 @pytest.mark.parametrize(
