@@ -14,7 +14,7 @@ import faust
 import msgspec
 from faust.types import TP
 
-from loopwarden_models.errors import ConfigError
+from loopwarden_models.errors import ConfigError, TransportError
 from loopwarden_models.policy import Policy
 from loopwarden_streams.app import changelog_name, hot_topic, make_app, runs_table
 from loopwarden_streams.checkpoints import Checkpointer
@@ -29,6 +29,7 @@ from loopwarden_streams.recovery import Recovery
 from loopwarden_streams.recovery_watch import RecoveryWatch
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.ticks import Ticker
+from loopwarden_streams.topics import find_obstacles
 from loopwarden_streams.transport import BatchConsumer
 
 log = logging.getLogger(__name__)
@@ -95,10 +96,15 @@ class Detector:
 
         Raises:
             KafkaError: No broker can be reached.
+            TransportError: A topic is missing or has another number of partitions.
             ConfigError: The batched transport is not in use.
         """
         await self._bulk.start()
         await self._control.start()
+        # Faust passes over what is missing: the worker would own nothing, and call itself ready.
+        obstacles = await find_obstacles(self.settings)
+        if obstacles:
+            raise TransportError(f"{'; '.join(obstacles)}: run `loopwarden topics`, which creates them or says more")
         # Before the app, whose start ends when the first recovery has.
         self._every(RECOVERY_EVERY_S, self.recovery_watch.look)
         await self.app.start()

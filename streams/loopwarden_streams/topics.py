@@ -131,6 +131,33 @@ async def ensure_topics(settings: Settings, *, create: bool) -> list[Finding]:
         await admin.close()
 
 
+async def find_obstacles(settings: Settings) -> list[str]:
+    """Return why a worker cannot work with the topics as they are: one that is not there, or a count that does not fit.
+
+    Asks for metadata alone, so that a worker needs no right to see the settings of topics.
+
+    Raises:
+        KafkaError: The brokers cannot be reached, or refuse.
+    """
+    admin = AIOKafkaAdminClient(request_timeout_ms=30_000, **client_arguments(settings))
+    await admin.start()
+    try:
+        wanted = {spec.name: spec for spec in specs(settings) if spec.is_fixed}
+        # All names first: a broker that creates topics by itself would create what is asked for by name.
+        present = sorted(wanted.keys() & set(await admin.list_topics()))
+        described = await admin.describe_topics(present) if present else []
+        counts = {topic["topic"]: len(topic["partitions"]) for topic in described if topic["error_code"] == 0}
+    finally:
+        await admin.close()
+    obstacles = [f"{name} does not exist" for name in wanted if name not in counts]
+    obstacles += [
+        f"{name} has {count} partitions, expected {wanted[name].partitions}"
+        for name, count in counts.items()
+        if count != wanted[name].partitions
+    ]
+    return obstacles
+
+
 async def _existing(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, tuple[int, dict[str, str]]]:
     """Return partitions and settings of those of `names` that exist."""
     found: dict[str, tuple[int, dict[str, str]]] = {}

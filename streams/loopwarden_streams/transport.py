@@ -151,8 +151,8 @@ class BatchConsumer(aiokafka_driver.Consumer):
 
         Cost: one round trip to the group coordinator.
         """
-        # Faust leaves out what is not assigned, and a commit of nothing succeeds whoever asks. A member that knows of
-        # its removal commits as nobody, which the broker accepts as long as the group is empty.
+        # Faust leaves out what is not assigned, and ends itself over a commit of nothing. A member that knows of its
+        # removal commits as nobody, which the broker accepts as long as the group is empty.
         coordinator = self._thread._ensure_consumer()._coordinator  # noqa: SLF001 - there is no public way to it
         if not offsets.keys() <= self.assignment() or coordinator.generation < 0:
             return False

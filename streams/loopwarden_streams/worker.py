@@ -86,11 +86,12 @@ async def _serve(settings: Settings, policy: Policy, data_dir: Path) -> int:
         else:
             # A signal, or a failure, while it recovers: that may take long, and an orchestrator does not wait.
             starting.cancel()
-    except (KafkaError, OSError) as error:
+    except (KafkaError, OSError, TransportError) as error:
         with contextlib.suppress(Exception):
             await asyncio.wait_for(detector.stop(save=False), STOP_TIMEOUT_S)
         await health.stop()
-        raise TransportError(f"cannot start on brokers {settings.brokers}: {error!r}") from error
+        reason = error if isinstance(error, TransportError) else repr(error)
+        raise TransportError(f"cannot start on brokers {settings.brokers}: {reason}") from error
     ended = asyncio.ensure_future(detector.app.wait_until_stopped())
     waiting = [signalled, detector.failed, ended]
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

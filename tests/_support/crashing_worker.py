@@ -1,7 +1,7 @@
 """`loopwarden worker` that ends itself at a named point, as hard as by SIGKILL.
 
 Run as `python -m tests._support.crashing_worker POINT NTH`: at the NTH time that it comes to POINT it is gone, without
-a flush, a commit or a goodbye to the group.
+a flush, a commit or a goodbye to the group. At `FAULT` it raises instead, where Faust itself would have to catch it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from loopwarden_streams.batch_writer import Out, write_batch
 from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.recovery import Recovery
 from loopwarden_streams.snapshots import POSITION_KEY
+from loopwarden_streams.transport import BatchConsumer
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,6 +33,7 @@ POINTS: Final = (
     "between position and commit",
     "inside recovery",
 )
+FAULT: Final = "inside a fetch"
 EXIT: Final = 9
 
 
@@ -43,10 +45,16 @@ class Crash:
         self._left = nth
 
     def at(self, point: str) -> None:
-        """Say that the process is at `point` now."""
+        """Say that the process is at `point` now.
+
+        Raises:
+            RuntimeError: The point is `FAULT`, and its time has come.
+        """
         if point == self._point:
             self._left -= 1
             if self._left == 0:
+                if point == FAULT:
+                    raise RuntimeError("a fault of Faust's, put in by a test")
                 os._exit(EXIT)
 
 
@@ -54,6 +62,7 @@ def arm(crash: Crash) -> None:
     """Put the points into the worker's code."""
     publish = Outbox.publish
     rebuild = Recovery.rebuild
+    fetch = BatchConsumer._getmany
 
     async def crashing_publish(self: Outbox, partition: Partition, decisions: Any, letters: Any) -> Any:
         if decisions:
@@ -85,6 +94,13 @@ def arm(crash: Crash) -> None:
         crash.at("inside recovery")
         return partitions
 
+    async def crashing_fetch(self: BatchConsumer, **arguments: Any) -> Any:
+        fetched = await fetch(self, **arguments)
+        if fetched:
+            crash.at(FAULT)
+        return fetched
+
+    BatchConsumer._getmany = crashing_fetch  # type: ignore[assignment]  # as below
     Outbox.publish = crashing_publish  # type: ignore[method-assign]  # a fault is put in on purpose
     Recovery.rebuild = crashing_rebuild  # type: ignore[method-assign]  # likewise
     vars(checkpoints)["write_batch"] = crashing_write

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests._support.crashing_worker import EXIT, POINTS
+from tests._support.crashing_worker import EXIT, FAULT, POINTS
 from tests._support.fleet import Event, Judge, differences, doubled, fleet, heard, judged, looping, records, shuffled
 from tests._support.kafka import ApacheKafka
 from tests._support.workers import Deployment, Worker, ack_of, wait_until
@@ -19,7 +19,7 @@ from loopwarden_models.policy import Policy
 pytestmark = pytest.mark.slow
 
 ENFORCE = Policy(mode="enforce")
-FEED_S = 25.0
+FEED_S = 20.0
 SLICES = 60
 # The broker's own lower bound is 6 s; every kill of a member without an instance costs this long.
 SESSION_MS = 6_000
@@ -145,6 +145,26 @@ def test_a_crash_at_any_point_changes_no_verdict_and_no_command(
 
         said = heard(deployment.messages("verdicts"), deployment.messages("control.commands"))
         assert differences(expected, said) == ""
+
+
+def test_a_fault_inside_faust_ends_the_worker(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
+    """Its own services crash and are not started again: a process that lives on and reads nothing is the worst case."""
+    runs = fleet(60, seed=8)
+    events = [event for run in runs for event in run]
+
+    with Deployment(
+        apache_kafka.bootstrap, tmp_path, mode="enforce", max_action_age_ms=0, instance="one", max_poll_records=50
+    ) as deployment:
+        deployment.write(records(events, deployment.partitions))
+        faulty = deployment.start(words=("-m", "tests._support.crashing_worker", FAULT, "3"))
+        # An orchestrator starts it again: 70 is a fault of the program, not of its settings.
+        assert faulty.wait_exit() == 70, faulty.log()
+
+        deployment.start().ready()
+        deployment.wait_applied()
+
+        said = heard(deployment.messages("verdicts"), deployment.messages("control.commands"))
+        assert differences(judged(events, ENFORCE), said) == ""
 
 
 def test_answers_that_came_before_a_crash_still_count(apache_kafka: ApacheKafka, tmp_path: Path) -> None:

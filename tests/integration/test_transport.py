@@ -153,7 +153,7 @@ def test_a_removed_member_is_told_so_by_a_commit(apache_kafka: ApacheKafka, tmp_
 
 
 def test_a_commit_for_partitions_of_others_is_no_proof(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
-    """Faust leaves out what is not assigned, and a commit of nothing succeeds: that must not read as membership."""
+    """Faust leaves out what is not assigned, and ends itself over a commit of nothing: the fence must not ask that."""
 
     async def scenario(deployment: Deployment) -> None:
         async with running(deployment) as detector:
@@ -161,6 +161,7 @@ def test_a_commit_for_partitions_of_others_is_no_proof(apache_kafka: ApacheKafka
             assert await consumer.commit_exactly({TP(deployment.topic("steps"), 0): 0})
             assert not await consumer.commit_exactly({TP(deployment.topic("steps"), 99): 0})
             assert not detector.failed.done()
+            assert detector.app.crash_reason is None
 
     with Deployment(apache_kafka.bootstrap, tmp_path) as deployment:
         asyncio.run(scenario(deployment))

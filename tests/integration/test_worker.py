@@ -220,3 +220,23 @@ def test_unreachable_brokers_are_told_and_exit_with_1(tmp_path: Path) -> None:
     assert found.returncode == 1
     assert f"cannot start on brokers {address}" in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_missing_topics_are_told_and_exit_with_1(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
+    """Faust passes over them: the worker would own nothing, see nothing, and call itself ready."""
+    found = Deployment(apache_kafka.bootstrap, tmp_path).command("worker")
+
+    assert found.returncode == 1
+    assert "steps does not exist" in found.stderr
+    assert "run `loopwarden topics`" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_another_number_of_partitions_is_told_and_exits_with_1(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
+    """A worker that expects fewer would never own the rest; runs of those would be watched by nobody."""
+    with Deployment(apache_kafka.bootstrap, tmp_path, partitions=4) as deployment:
+        found = deployment.command("worker", environ={"LOOPWARDEN_PARTITIONS": "3"})
+
+    assert found.returncode == 1
+    assert f"{deployment.topic('steps')} has 4 partitions, expected 3" in found.stderr
+    assert "Traceback" not in found.stderr
