@@ -25,6 +25,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from loopwarden_detectors import watch
+from loopwarden_detectors.base import ANY_SIGN
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_models.codec import decode_step
 from loopwarden_models.events import AnyStep, root_of
@@ -85,16 +86,21 @@ def replay(steps: Sequence[AnyStep]) -> dict[str, TreeState]:
 
 def with_detectors(names: Sequence[str], work: Callable[[int], object]) -> Callable[[int], object]:
     """Return `work` with these detectors alone switched on."""
-    calls = tuple(detector.observe for detector in watch.CALL_DETECTORS if detector.name in names)
+    asked = tuple(
+        tuple(
+            detector.observe for detector in watch.CALL_DETECTORS if detector.name in names and detector.signs & signs
+        )
+        for signs in range(ANY_SIGN + 1)
+    )
     tree = watch.BUDGET.observe if watch.BUDGET.name in names else lambda *_: ()
 
     def run(chunk: int) -> object:
-        before = watch._OBSERVE_CALL, watch._OBSERVE_TREE  # noqa: SLF001 - the only place that knows the set
-        watch._OBSERVE_CALL, watch._OBSERVE_TREE = calls, tree  # noqa: SLF001
+        before = watch._ASKED, watch._OBSERVE_TREE  # noqa: SLF001 - the only place that knows the set
+        watch._ASKED, watch._OBSERVE_TREE = asked, tree  # noqa: SLF001
         try:
             return work(chunk)
         finally:
-            watch._OBSERVE_CALL, watch._OBSERVE_TREE = before  # noqa: SLF001
+            watch._ASKED, watch._OBSERVE_TREE = before  # noqa: SLF001
 
     return run
 

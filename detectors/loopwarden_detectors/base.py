@@ -8,7 +8,7 @@ veto, the mode and the ladder turn findings into verdicts and commands.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from msgspec import Struct
 
@@ -19,6 +19,15 @@ from loopwarden_models.policy import Policy
 if TYPE_CHECKING:  # the state of a run is made of the states of its detectors, which import this module
     from loopwarden_detectors.run_state import RunState, TreeState
 
+# Signs of a call: what a rule over calls waits for before it looks. A call without any, as nearly all of a healthy run
+# are, is remembered and nothing else.
+REPEATED: Final = 1  # the ring holds the same call
+WENT_WRONG: Final = 2  # it went wrong
+STREAK: Final = 4  # repeats were counted at the call before
+ERRORS: Final = 8  # errors were counted, and not disproved yet
+BUSY: Final = 16  # the ring is long enough for a rate
+ANY_SIGN: Final = 31
+
 # The members of `Level` under names of their own: to look one up in the class costs as much as a rule.
 NONE, OBSERVE, NUDGE, BREAK, PAUSE, KILL = Level
 
@@ -28,27 +37,35 @@ class Call(Struct, gc=False):
 
     Attributes:
         step: The event as it came.
+        signs: Why it is looked at: `REPEATED`, `WENT_WRONG`, `STREAK`, `ERRORS`, `BUSY`.
         tool: Name of the tool.
         effect: Declared effect, folded to the closed set.
         outcome: Outcome as sent, `ok` if none was.
         call_key: Of (tool, arguments); 0 if the arguments are not known.
         result_key: Of the result, or of the error in its place; 0 if neither is known or the tool did not run.
         pair_key: Of both; 0 unless both are present. Missing evidence never equals anything.
+        mark: The halves of pair and call key that the ring keeps, see `rings.mark_of`.
         round: Number of the round that the call belongs to: calls of one parallel batch have the same.
-        pair_age: How many calls ago the pair was last seen, 1 for the call before, 0 if the ring does not hold it.
+        in_round: How many calls of the same round came before it.
+        call_age: How many calls ago the call was last made, 1 for the call before, 0 if the ring does not hold it.
+        pair_age: The same of the call with this answer.
         is_new_write: A successful write that did not occur among the last 40 calls: the world moved.
         is_wait: The call only let time pass.
         offset: Source offset of the step, -1 if there is none.
     """
 
     step: ToolEnd
+    signs: int
     tool: str
     effect: str
     outcome: str
     call_key: int
     result_key: int
     pair_key: int
+    mark: bytes
     round: int
+    in_round: int
+    call_age: int
     pair_age: int
     is_new_write: bool
     is_wait: bool
@@ -110,13 +127,14 @@ def grade(
 class CallDetector(Protocol):
     """A rule over the finished tool calls of one run.
 
-    `observe` is total and deterministic: it sees every call of a run in order, the ring included, changes only
-    its own part of `run`, and returns what it found at this call, or `None` if that is nothing or no news
-    (`ladder_state.is_news`). It runs for every event of a fleet: count nanoseconds.
+    `observe` is total and deterministic: it sees every call of a run that bears one of its signs, in order, the ring
+    included, changes only its own part of `run`, and returns what it found at this call, or `None` if that is nothing
+    or no news (`ladder_state.is_news`). What needs no sign is asked of the ring afterwards: count nanoseconds.
     """
 
     name: ClassVar[str]
     pattern: ClassVar[str]
+    signs: ClassVar[int]
 
     def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:
         """Judge one call."""

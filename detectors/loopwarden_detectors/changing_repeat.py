@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 
-from loopwarden_detectors.base import Call, Finding, grade
+from loopwarden_detectors.base import REPEATED, STREAK, Call, Finding, grade
 from loopwarden_detectors.ladder_state import is_news
 from loopwarden_models.effects import CLOCK, POLL
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 class ChangingRepeatState(Struct, array_like=True, gc=False):
-    """The streak of one call: its length, how many of its results were novel, and where it began.
+    """A streak of one call, two or more: its length, how many of its results were novel, and where it began.
 
     `round` is the last one that lengthened it.
     """
 
-    call_key: int = 0
-    count: int = 0
-    novel: int = 0
-    round: int = 0
-    first_seq: int = 0
-    first_ms: int = 0
-    first_offset: int = -1
+    call_key: int
+    count: int
+    novel: int
+    round: int
+    first_seq: int
+    first_ms: int
+    first_offset: int
 
 
 class ChangingRepeat:
@@ -43,15 +43,21 @@ class ChangingRepeat:
 
     name: ClassVar[str] = "changing_repeat"
     pattern: ClassVar[str] = "tool_repetition"
+    signs: ClassVar[int] = REPEATED | STREAK
 
     def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:
         """Judge one call. See the class."""
         state = run.changing_repeat
         key = call.call_key
-        if not key or key != state.call_key:
-            run.changing_repeat = ChangingRepeatState(key, 1, 1, call.round, call.step.seq, run.now_ms, call.offset)
-            return None
-        if call.effect == POLL or call.round == state.round:
+        if state is not None and key != state.call_key:
+            state = run.changing_repeat = None
+        if state is None:
+            if call.call_age != 1 or call.in_round or call.effect == POLL:
+                return None
+            seq, offset, ms, _ = run.ring.call_at(1, seq=call.step.seq, offset=call.offset)
+            state = ChangingRepeatState(key, 1, 1, 0, seq, run.started_ms + ms, offset)
+            run.changing_repeat = state
+        elif call.effect == POLL or call.round == state.round:
             return None
         state.round = call.round
         state.count += 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from loopwarden_detectors.base import Call, Finding, grade
+from loopwarden_detectors.base import REPEATED, Call, Finding, grade
 from loopwarden_detectors.identity import set_key
 from loopwarden_detectors.ladder_state import is_news
-from loopwarden_detectors.rings import MARK
+from loopwarden_detectors.rings import MARK, NO_KEY
 
 if TYPE_CHECKING:
     from loopwarden_detectors.run_state import RunState
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 MIN_PERIOD = 2
 MAX_PERIOD = 6
-
-_NO_RESULT = bytes(4)
 
 
 class Cycle:
@@ -36,6 +34,7 @@ class Cycle:
 
     name: ClassVar[str] = "cycle"
     pattern: ClassVar[str] = "tool_oscillation"
+    signs: ClassVar[int] = REPEATED
 
     def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:
         """Judge one call. See the class."""
@@ -97,4 +96,4 @@ def _laps(marks: bytearray, lap: bytearray) -> int:
 
 
 def _lacks_results(lap: bytearray) -> bool:
-    return any(lap[at : at + 4] == _NO_RESULT for at in range(0, len(lap), MARK))
+    return any(lap[at : at + 4] == NO_KEY for at in range(0, len(lap), MARK))

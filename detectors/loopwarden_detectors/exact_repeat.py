@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 
-from loopwarden_detectors.base import NUDGE, Call, Finding, grade
+from loopwarden_detectors.base import NUDGE, REPEATED, STREAK, Call, Finding, grade
 from loopwarden_detectors.ladder_state import is_news
-from loopwarden_models.effects import POLL, UNKNOWN
+from loopwarden_detectors.rings import GUARDED, HALF, NO_KEY, POLLS, WAITS
+from loopwarden_models.effects import GUARD_ANSWERS, POLL, UNKNOWN
 
 if TYPE_CHECKING:
     from loopwarden_detectors.run_state import RunState
@@ -18,21 +19,21 @@ if TYPE_CHECKING:
 
 
 class ExactRepeatState(Struct, array_like=True, gc=False):
-    """The streak: its pair (0 = no result is known), its call, its length, and where it began.
+    """A streak of two or more: the mark of its calls, its length, and where it began.
 
-    `round` is the last one that lengthened it; `waited`: a wait came since; `is_bare`: a call of it was answered by
-    nobody, not even by a guard.
+    `call_key` is its identity; `round` the last one that lengthened it; `waited`: a wait came since; `is_bare`: a call
+    of it was answered by nobody, not even by a guard.
     """
 
-    pair_key: int = 0
-    call_key: int = 0
-    count: int = 0
-    round: int = 0
+    mark: bytes
+    call_key: int
+    count: int
+    round: int
+    is_bare: bool
+    first_seq: int
+    first_ms: int
+    first_offset: int
     waited: bool = False
-    is_bare: bool = False
-    first_seq: int = 0
-    first_ms: int = 0
-    first_offset: int = -1
 
 
 class ExactRepeat:
@@ -51,26 +52,35 @@ class ExactRepeat:
 
     name: ClassVar[str] = "exact_repeat"
     pattern: ClassVar[str] = "tool_repetition"
+    signs: ClassVar[int] = REPEATED | STREAK
 
     def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:
         """Judge one call. See the class."""
         state = run.exact_repeat
         if call.is_wait:
-            state.waited = True
+            if state is not None:
+                state.waited = True
             return None
-        if call.effect == POLL or not call.call_key or not _continues(state, call):
-            _begin(run, call)
-            return None
-        if call.round == state.round:
+        if call.effect == POLL or not call.call_key:
+            run.exact_repeat = None
             return None
         config = policy.exact_repeat
-        is_patient = call.effect == UNKNOWN and (state.waited or _is_slow(run, config))
-        state.round = call.round
-        state.waited = False
-        if is_patient:
+        if state is not None and not _continues(state.mark, call):
+            state = run.exact_repeat = None
+        if state is None:
+            state = run.exact_repeat = _begin(run, call, config)
+            if state is None:
+                return None
+        elif call.round == state.round:
             return None
-        state.count += 1
-        state.is_bare = state.is_bare or not _is_evidence(call)
+        else:
+            is_patient = call.effect == UNKNOWN and (state.waited or _is_slow(run, config))
+            state.round = call.round
+            state.waited = False
+            if is_patient:
+                return None
+            state.count += 1
+            state.is_bare = state.is_bare or not _is_evidence(call)
         return self._finding(run, call, state, policy) if state.count >= config.observe else None
 
     def _finding(self, run: RunState, call: Call, state: ExactRepeatState, policy: Policy) -> Finding | None:
@@ -101,26 +111,44 @@ class ExactRepeat:
         )
 
 
-# The guard's own answers are attempts that lengthen a streak: it refused, or knew the answer. They are no results.
-_GUARDED = frozenset({"blocked", "cached"})
+def _begin(run: RunState, call: Call, config: ExactRepeatConfig) -> ExactRepeatState | None:
+    """Return the streak that begins with the call before this one, waits aside, or `None` if it is another.
+
+    Where the call before was is asked of the ring now that it matters: nearly every call is followed by another one.
+    In a round of several different calls none repeats: which came before which is not known.
+    """
+    ring = run.ring
+    waited = False
+    for back in range(call.in_round + 1):
+        mark, kind = ring.before(back)
+        if kind & WAITS:
+            waited = True
+        elif mark[HALF:] != call.mark[HALF:]:
+            return None
+    back = call.in_round + 1
+    mark, kind = ring.before(back)
+    while kind & WAITS:
+        waited = True
+        back += 1
+        mark, kind = ring.before(back)
+    if not mark or kind & POLLS or not _continues(mark, call):
+        return None
+    if call.effect == UNKNOWN and (waited or _is_slow(run, config)):
+        return None  # patience; the next one is compared with this one
+    seq, offset, ms, _ = ring.call_at(back, seq=call.step.seq, offset=call.offset)
+    is_bare = not _is_evidence(call) or (mark[:HALF] == NO_KEY and not kind & GUARDED)
+    return ExactRepeatState(mark, call.call_key, 2, call.round, is_bare, seq, run.started_ms + ms, offset)
 
 
-def _begin(run: RunState, call: Call) -> None:
-    pair, key = (call.pair_key, call.call_key) if call.effect != POLL else (0, 0)
-    # A new object costs half of what setting nine fields does.
-    run.exact_repeat = ExactRepeatState(
-        pair, key, 1, call.round, False, not _is_evidence(call), call.step.seq, run.now_ms, call.offset
-    )
-
-
-def _continues(state: ExactRepeatState, call: Call) -> bool:
+def _continues(mark: bytes, call: Call) -> bool:
+    """Return whether the call is that of `mark`, and was answered as it was, or by a guard, or by nobody."""
     if call.pair_key:
-        return call.pair_key == state.pair_key
-    return call.call_key == state.call_key and (not state.pair_key or call.outcome in _GUARDED)
+        return call.mark == mark
+    return call.mark[HALF:] == mark[HALF:] and (mark[:HALF] == NO_KEY or call.outcome in GUARD_ANSWERS)
 
 
 def _is_evidence(call: Call) -> bool:
-    return call.pair_key != 0 or call.outcome in _GUARDED
+    return call.pair_key != 0 or call.outcome in GUARD_ANSWERS
 
 
 def _is_slow(run: RunState, config: ExactRepeatConfig) -> bool:

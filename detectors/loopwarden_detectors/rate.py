@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, ClassVar
 
-from loopwarden_detectors.base import Call, Finding, grade
+from loopwarden_detectors.base import BUSY, Call, Finding, grade
 from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.rings import WINDOW_MS, count_in_window, new_window
 from loopwarden_models.hashes import stable_key
@@ -32,6 +32,7 @@ class Rate:
 
     name: ClassVar[str] = "rate"
     pattern: ClassVar[str] = "rate_runaway"
+    signs: ClassVar[int] = BUSY
 
     def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:  # noqa: ARG002 - the shape of all
         """Judge one call. See the class."""

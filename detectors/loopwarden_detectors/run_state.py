@@ -22,7 +22,7 @@ from loopwarden_detectors.same_error import ErrorState
 from loopwarden_models.errors import StateCorrupt
 from loopwarden_models.events import Limits
 
-FORMAT = 1
+FORMAT = 2
 
 # A tree of one run, whatever a runtime sends, and the same if its ids are ASCII; a larger snapshot is a fault of ours
 # (tests/property/test_state_size.py). Half of all have less than 1 KB. A larger tree has at most as much for each run.
@@ -39,6 +39,7 @@ MAX_FORMER_INCARNATIONS = 8
 MAX_TOOL_NAME_BYTES = 64
 MAX_TOOL_NAMES_BYTES = 320
 OTHER_TOOL_NAME = "another tool"
+_SURELY_FIT = MAX_TOOL_NAMES_BYTES // MAX_TOOL_NAME_BYTES
 
 
 class RunState(Struct, array_like=True, gc=False):
@@ -87,8 +88,8 @@ class RunState(Struct, array_like=True, gc=False):
     ring: Ring = field(default_factory=Ring)
     call_ids: bytearray = field(default_factory=bytearray)
     tools: list[str] = field(default_factory=list)
-    exact_repeat: ExactRepeatState = field(default_factory=ExactRepeatState)
-    changing_repeat: ChangingRepeatState = field(default_factory=ChangingRepeatState)
+    exact_repeat: ExactRepeatState | None = None
+    changing_repeat: ChangingRepeatState | None = None
     same_error: list[ErrorState] | None = None
     rate: list[int] | None = None
     loops: list[LoopState] | None = None
@@ -116,11 +117,13 @@ class RunState(Struct, array_like=True, gc=False):
             name = tool.encode("utf-8", "replace")[:MAX_TOOL_NAME_BYTES].decode("utf-8", "ignore")
             if name in tools:
                 return tools.index(name)
-        room = MAX_TOOL_NAMES_BYTES - sum(len(known.encode()) for known in tools)
-        if len(tools) >= OTHER_TOOL or len(name.encode()) > room:
-            return OTHER_TOOL
+        number = len(tools)
+        if number >= _SURELY_FIT:
+            room = MAX_TOOL_NAMES_BYTES - sum(len(known.encode()) for known in tools)
+            if number >= OTHER_TOOL or len(name.encode()) > room:
+                return OTHER_TOOL
         tools.append(name)
-        return len(tools) - 1
+        return number
 
     def tool_name(self, number: int) -> str:
         """Return the name of a tool by its number."""
@@ -130,9 +133,7 @@ class RunState(Struct, array_like=True, gc=False):
         """Forget what was counted: a person spoke, or the run began anew. Loop identities stay known."""
         self.ring.clear()
         self.round_left = self.round_size = self.silence = 0
-        self.exact_repeat = ExactRepeatState()
-        self.changing_repeat = ChangingRepeatState()
-        self.same_error = None
+        self.exact_repeat = self.changing_repeat = self.same_error = None
         self.approved = None
         for loop in self.loops or ():
             if not loop.is_limit:
@@ -140,17 +141,20 @@ class RunState(Struct, array_like=True, gc=False):
 
     def renumber(self) -> None:
         """Date what is remembered before the first step: `seq` begins anew, and what comes now is later."""
-        self.exact_repeat.first_seq = self.changing_repeat.first_seq = 0
+        if self.exact_repeat is not None:
+            self.exact_repeat.first_seq = 0
+        if self.changing_repeat is not None:
+            self.changing_repeat.first_seq = 0
         for error in self.same_error or ():
             error.first_seq = 0
 
     def forget_call(self, call_key: int) -> None:
         """Forget what was counted of one call: a person approved it."""
         self.ring.forget_call(call_key)
-        if self.exact_repeat.call_key == call_key:
-            self.exact_repeat = ExactRepeatState()
-        if self.changing_repeat.call_key == call_key:
-            self.changing_repeat = ChangingRepeatState()
+        if self.exact_repeat is not None and self.exact_repeat.call_key == call_key:
+            self.exact_repeat = None
+        if self.changing_repeat is not None and self.changing_repeat.call_key == call_key:
+            self.changing_repeat = None
 
 
 class TreeState(Struct, array_like=True, gc=False):

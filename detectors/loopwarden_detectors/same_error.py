@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import UNSET, Struct
 
-from loopwarden_detectors.base import Call, Finding, grade
+from loopwarden_detectors.base import ERRORS, WENT_WRONG, Call, Finding, grade
 from loopwarden_detectors.identity import is_empty, tool_key
 from loopwarden_detectors.ladder_state import is_news
 from loopwarden_models.effects import FAILED, UNKNOWN, WRITE
@@ -73,6 +73,7 @@ class SameError:
 
     name: ClassVar[str] = "same_error"
     pattern: ClassVar[str] = "error_loop"
+    signs: ClassVar[int] = WENT_WRONG | ERRORS
 
     def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:
         """Judge one call. See the class."""

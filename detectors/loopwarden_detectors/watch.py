@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+from zlib import crc32
 
 from loopwarden_detectors import lifecycle
-from loopwarden_detectors.base import Call, CallDetector, Finding
+from loopwarden_detectors.base import ANY_SIGN, BUSY, ERRORS, REPEATED, STREAK, WENT_WRONG, Call, CallDetector, Finding
 from loopwarden_detectors.budget import Budget
 from loopwarden_detectors.changing_repeat import ChangingRepeat
 from loopwarden_detectors.cycle import Cycle
 from loopwarden_detectors.exact_repeat import ExactRepeat
-from loopwarden_detectors.identity import call_id_key, effect_of, is_wait, keys_of, pair_key
+from loopwarden_detectors.identity import effect_of, is_wait, keys_of, pair_key
 from loopwarden_detectors.ladder import Decision, climb
-from loopwarden_detectors.rate import Rate
-from loopwarden_detectors.rings import KEPT_CALLS, POLLS, UNDECLARED, WAITS, add_new_key
+from loopwarden_detectors.rate import MIN_PER_MIN, Rate
+from loopwarden_detectors.rings import GUARDED, KEPT_CALLS, MARK, POLLS, UNDECLARED, WAITS, add_new_key, mark_of
 from loopwarden_detectors.run_state import MAX_CALL_ID_BYTES, RunState, TreeState
 from loopwarden_detectors.same_error import SameError
-from loopwarden_models.effects import FAILED, NOT_RUN, POLL, UNKNOWN, WRITE
+from loopwarden_models.effects import FAILED, GUARD_ANSWERS, NOT_RUN, POLL, UNKNOWN, WRITE
 from loopwarden_models.events import (
     MAX_INT,
     AnyStep,
@@ -41,10 +42,16 @@ CALL_DETECTORS: Final[tuple[CallDetector, ...]] = (ExactRepeat(), ChangingRepeat
 BUDGET: Final = Budget()
 DETECTORS: Final = (*(detector.name for detector in CALL_DETECTORS), BUDGET.name)
 
-_OBSERVE_CALL = tuple(detector.observe for detector in CALL_DETECTORS)
+# By the signs of a call: the rules that look at it.
+_ASKED = tuple(
+    tuple(detector.observe for detector in CALL_DETECTORS if detector.signs & signs) for signs in range(ANY_SIGN + 1)
+)
 _OBSERVE_TREE = BUDGET.observe
 
 NOTHING: Final[Sequence[Decision]] = ()
+
+_KINDS: Final = {POLL: POLLS, UNKNOWN: UNDECLARED}
+_BUSY_BYTES: Final = MIN_PER_MIN * MARK
 
 # Calls of one round: what is announced beyond does not make one round of all that follows. judgement
 MAX_ROUND: Final = 128
@@ -121,13 +128,19 @@ def tick(tree: TreeState, now_ms: int, policy: Policy, *, act: bool = True) -> S
 def _end_call(
     tree: TreeState, run: RunState, step: ToolEnd, keys: tuple[int, int], policy: Policy, offset: int, act: bool
 ) -> Sequence[Decision]:
-    id_key = call_id_key(step.call_id)
-    start_ms = None if run.open_calls is None else lifecycle.close_call(run, id_key)
-    if step.call_id is not None:
+    call_id = step.call_id
+    id_key = 0
+    start_ms = None
+    if call_id is not None:
+        id_key = crc32(call_id.encode())
+        if run.open_calls is not None:
+            start_ms = lifecycle.close_call(run, id_key)
         if not add_new_key(run.call_ids, id_key.to_bytes(4, "little"), max_bytes=MAX_CALL_ID_BYTES):
             return NOTHING
-        if run.waits:
+        if run.waits is not None:
             lifecycle.end_wait(tree, run, id_key)
+    elif run.open_calls is not None:
+        start_ms = lifecycle.close_call(run, id_key)
     if start_ms is None:
         tree.attempts += 1
         if run.own is not None:
@@ -135,16 +148,17 @@ def _end_call(
     if step.cost_usd is not None:
         _count_cost(tree, run, step.cost_usd)
     run.calls += 1
-    if run.approved and lifecycle.take_approval(run, id_key):
+    if run.approved is not None and lifecycle.take_approval(run, id_key):
         run.forget_call(keys[0])
     # A call whose start was seen was looked at then.
     is_violation = run.stop is not None and start_ms is None and _goes_on(tree, run, step)
     call = _remember_call(run, step, keys, policy, offset)
     findings: list[Finding] | None = None
-    for look in _OBSERVE_CALL:
-        finding = look(run, call, policy)
-        if finding is not None:
-            findings = [finding] if findings is None else [*findings, finding]
+    if call is not None:
+        for look in _ASKED[call.signs]:
+            finding = look(run, call, policy)
+            if finding is not None:
+                findings = [finding] if findings is None else [*findings, finding]
     of_tree = _OBSERVE_TREE(tree, run, policy, tree.now_ms)
     if findings is None and not of_tree and not is_violation:
         return NOTHING
@@ -154,24 +168,32 @@ def _end_call(
     return [*decisions, _VIOLATION] if is_violation else decisions
 
 
-def _remember_call(run: RunState, step: ToolEnd, keys: tuple[int, int], policy: Policy, offset: int) -> Call:
-    """Put the call into the run's shared memory and return what the detectors compare."""
+def _remember_call(run: RunState, step: ToolEnd, keys: tuple[int, int], policy: Policy, offset: int) -> Call | None:
+    """Put the call into the run's shared memory; return what the detectors compare if one of them is to look at it."""
     key, result = keys
     effect = effect_of(step, policy)
     outcome = step.outcome or "ok"
-    if outcome != "ok" and outcome not in FAILED:
-        # The guard or the framework answered, or something that this version does not know: an attempt, no result.
-        result = 0
-    pair = pair_key(key, result)
     wait = is_wait(step, effect)
+    kind = WAITS if wait and effect != POLL else _KINDS.get(effect, 0)
+    signs = 0
+    if outcome != "ok":
+        if outcome in FAILED:
+            signs = WENT_WRONG
+        else:
+            # The guard or the framework answered, or something that this version does not know: an attempt, no result.
+            result = 0
+            kind |= GUARDED if outcome in GUARD_ANSWERS else 0
+    pair = pair_key(key, result)
+    mark = mark_of(pair, key)
     ring = run.ring
-    newest = ring.find_call(key)
+    newest = ring.find_call(mark)
     pair_age = call_age = 0
     if newest >= 0:
+        signs |= REPEATED
         held = len(ring)
         call_age = held - newest
         if pair:
-            place, has_changed = ring.find_answer(newest, pair)
+            place, has_changed = ring.find_answer(newest, mark)
             pair_age = held - place if place >= 0 else 0
             if has_changed and not wait:
                 run.progress_seq = step.seq
@@ -180,22 +202,40 @@ def _remember_call(run: RunState, step: ToolEnd, keys: tuple[int, int], policy: 
     if effect == WRITE and outcome == "ok" and not 0 < (pair_age if pair else call_age) <= KEPT_CALLS:
         is_new_write = True
         run.progress_seq = step.seq
-    kind = POLLS if effect == POLL else WAITS if wait else UNDECLARED if effect == UNKNOWN else 0
-    tool = run.tool_number(step.tool)
-    ring.append(pair, key, step.seq, offset, run.now_ms - run.started_ms, tool, kind, _enter_round(run))
-    return Call(step, step.tool, effect, outcome, key, result, pair, run.round, pair_age, is_new_write, wait, offset)
-
-
-def _enter_round(run: RunState) -> int:
-    """Put the call into the current round or open the next; return how many calls of its round came before it."""
-    before = 0
+    in_round = 0
     if run.round_left:
         run.round_left -= 1
-        before = run.round_size
-    if not before:
+        in_round = run.round_size
+    if not in_round:
         run.round += 1
-    run.round_size = before + 1
-    return before
+    run.round_size = in_round + 1
+    ring.append(mark, step.seq, offset, run.now_ms - run.started_ms, kind | run.tool_number(step.tool), in_round)
+    if run.exact_repeat is not None or run.changing_repeat is not None:
+        signs |= STREAK
+    if run.same_error:
+        signs |= ERRORS
+    if run.rate is not None or len(ring.marks) >= _BUSY_BYTES:
+        signs |= BUSY
+    if not signs:
+        return None
+    return Call(
+        step,
+        signs,
+        step.tool,
+        effect,
+        outcome,
+        key,
+        result,
+        pair,
+        mark,
+        run.round,
+        in_round,
+        call_age,
+        pair_age,
+        is_new_write,
+        wait,
+        offset,
+    )
 
 
 def _observe_other(tree: TreeState, run: RunState, step: AnyStep, policy: Policy, act: bool) -> Sequence[Decision]:
@@ -249,15 +289,19 @@ def _count_cost(tree: TreeState, run: RunState, cost_usd: float) -> None:
 
 
 def _count_model_call(tree: TreeState, run: RunState, step: ModelEnd) -> None:
-    run.round_left = min(step.tool_calls or 0, MAX_ROUND)
+    announced = step.tool_calls
+    run.round_left = 0 if announced is None else min(announced, MAX_ROUND)
     run.round_size = 0
-    usage = step.usage
-    tokens = 0 if usage is None else (usage.input_tokens or 0) + (usage.output_tokens or 0)
     tree.model_calls += 1
-    # Nothing sane comes near it, but the sum has to fit into a snapshot whatever a runtime reports.
-    tree.tokens = min(tree.tokens + tokens, MAX_INT)
-    if run.own is not None:
-        run.own.model_calls += 1
-        run.own.tokens = min(run.own.tokens + tokens, MAX_INT)
+    own = run.own
+    if own is not None:
+        own.model_calls += 1
+    usage = step.usage
+    if usage is not None:
+        tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
+        # Nothing sane comes near it, but the sum has to fit into a snapshot whatever a runtime reports.
+        tree.tokens = min(tree.tokens + tokens, MAX_INT)
+        if own is not None:
+            own.tokens = min(own.tokens + tokens, MAX_INT)
     if step.cost_usd is not None:
         _count_cost(tree, run, step.cost_usd)

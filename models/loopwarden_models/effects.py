@@ -26,5 +26,8 @@ FAILED: Final = frozenset({"error", "timeout", "invalid_args"})
 # The guard or the framework answered instead of the tool: an attempt, never a new result.
 NOT_RUN: Final = frozenset({"denied", "unknown_tool", "blocked", "cached", "cancelled"})
 
+# Of these, the guard's own: attempts that lengthen a streak, because it refused, or knew the answer.
+GUARD_ANSWERS: Final = frozenset({"blocked", "cached"})
+
 # Tools that only let time pass. Between two equal steps they neither prove nor disprove a repetition.
 WAIT_TOOLS: Final = frozenset({"sleep", "wait"})

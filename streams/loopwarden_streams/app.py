@@ -43,7 +43,7 @@ def make_app(settings: Settings, data_dir: Path) -> faust.App:
         broker_request_timeout=max(30.0, seconds),
         # Bounds the checkpoint that a revoke waits for.
         broker_rebalance_timeout=30.0,
-        broker_max_poll_records=settings.max_poll_records,
+        consumer_max_fetch_size=settings.max_fetch_bytes,
         consumer_auto_offset_reset=settings.start_at,
         consumer_group_instance_id=settings.instance or None,
         # With it on, a revoke waits for acknowledgements that only the checkpoint after it gives.

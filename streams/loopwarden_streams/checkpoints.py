@@ -106,8 +106,7 @@ class Checkpointer:
     async def _save_partition(self, partition: Partition) -> dict[str, int]:
         async with partition.lock:
             upto = partition.upto()
-            dirty, partition.dirty = partition.dirty, set()
-            dead, partition.dead = partition.dead, set()
+            dirty, dead = partition.take_changes()
         try:
             records = await self._encode(partition, dirty, dead)
             records.append(Out(POSITION_KEY, encode_position(partition.position(upto), partition.epoch)))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from faust.types import TP
+
 from loopwarden_models.errors import InvalidEvent
 from loopwarden_streams.batch_writer import Out
 from loopwarden_streams.transport import Record
@@ -22,17 +24,17 @@ WINDOW_S = 60.0
 MIN_RECORDS = 100
 
 
-def dead_letter(record: Record, error: InvalidEvent) -> Out:
-    """Return the dead letter of `record`: its bytes, and in the headers what is wrong and where it was."""
+def dead_letter(tp: TP, record: Record, error: InvalidEvent) -> Out:
+    """Return the dead letter of `record` of `tp`: its bytes, and in the headers what is wrong and where it was."""
     value = record.value
     headers = [
         ("reason", error.reason.encode()),
         ("field", error.field.encode()),
         ("detail", error.detail.encode("utf-8", "replace")[:1024]),
-        ("topic", record.topic.encode()),
-        ("partition", str(record.partition).encode()),
+        ("topic", tp.topic.encode()),
+        ("partition", str(tp.partition).encode()),
         ("offset", str(record.offset).encode()),
-        ("timestamp_ms", str(record.timestamp).encode()),
+        ("timestamp_ms", str(-1 if record.timestamp is None else record.timestamp).encode()),
         ("bytes", str(0 if value is None else len(value)).encode()),
     ]
     if value is None:
@@ -44,8 +46,8 @@ def dead_letter(record: Record, error: InvalidEvent) -> Out:
     return Out(record.key, value, headers)
 
 
-def summary_letter(records: list[tuple[Record, InvalidEvent]]) -> Out:
-    """Return one letter that names the positions of many refused records of one partition, without their bytes."""
+def summary_letter(tp: TP, records: list[tuple[Record, InvalidEvent]]) -> Out:
+    """Return one letter that names the positions of many refused records of `tp`, without their bytes."""
     first, last = records[0][0], records[-1][0]
     reasons = sorted({error.reason for _, error in records})
     offsets = ",".join(str(record.offset) for record, _ in records)
@@ -55,8 +57,8 @@ def summary_letter(records: list[tuple[Record, InvalidEvent]]) -> Out:
         [
             ("reason", b"broken_stream"),
             ("detail", f"{len(records)} records refused: {', '.join(reasons)}".encode()),
-            ("topic", first.topic.encode()),
-            ("partition", str(first.partition).encode()),
+            ("topic", tp.topic.encode()),
+            ("partition", str(tp.partition).encode()),
             ("offset", str(first.offset).encode()),
             ("last_offset", str(last.offset).encode()),
         ],

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import faust
@@ -99,22 +100,29 @@ class Ingest:
         partition = self._partitions.get(message.partition)
         if partition is None or not self._is_ours(partition, message.generation_id):
             return
-        expected = partition.next_offset[source]
-        if batch[-1].offset < expected:
-            self._metrics.count_replayed("position", len(batch))
+        if batch.last_offset < partition.next_offset[source]:
+            self._metrics.count_replayed("position", sum(1 for _ in batch))
             return
-        first = batch[0].offset
-        if first > expected and not await self._may_pass(partition, source, expected, first):
-            return
-        due = partition.next_offset[source]
-        start = next((at for at, record in enumerate(batch) if record.offset >= due), len(batch))
-        if start:
-            self._metrics.count_replayed("position", start)
-        for at in range(start, len(batch), CHUNK):
+        records = iter(batch)
+        is_begun = False
+        while chunk := list(islice(records, CHUNK)):
+            first = chunk[0].offset
+            if not is_begun:
+                expected = partition.next_offset[source]
+                if first > expected and not await self._may_pass(partition, source, expected, first):
+                    return
+                is_begun = True  # what one fetch brought holds together
+            due = partition.next_offset[source]
+            if first < due:
+                seen = len(chunk)
+                chunk = [record for record in chunk if record.offset >= due]
+                self._metrics.count_replayed("position", seen - len(chunk))
+                if not chunk:
+                    continue
             async with partition.lock:
                 if not self._is_ours(partition, message.generation_id):
                     return
-                await apply(partition, batch[at : at + CHUNK])
+                await apply(partition, chunk)
                 partition.progress_at = time.monotonic()
             await asyncio.sleep(0)
 
@@ -169,18 +177,22 @@ class Ingest:
     async def _apply_steps(self, partition: Partition, records: list[Record]) -> None:
         decisions, refused = self._judge(partition, records)
         partition.next_offset[STEPS] = records[-1].offset + 1
-        letters = self._letters(partition, records, refused) if refused or partition.number in self._shares else ()
+        is_watched = partition.number in self._shares
+        letters = self._letters(partition, STEPS, records, refused) if refused or is_watched else ()
         if decisions or letters:
             commands = await self._outbox.publish(partition, decisions, letters)
             report_decisions(self._metrics, decisions, commands)
         if partition.early:
             await self._settle_early(partition, decisions)
 
-    def _judge(self, partition: Partition, records: list[Record]) -> tuple[list[tuple[Decision, int]], Refused]:
+    def _judge(  # noqa: C901, PLR0912, PLR0915 - the loop over all events of a fleet: each call more in it is felt
+        self, partition: Partition, records: list[Record]
+    ) -> tuple[list[tuple[Decision, int]], Refused]:
         """Put each record through the detectors. No await: a chunk is applied as a whole or not at all."""
         trees = partition.trees
         find_tree = trees.get
         mark_dirty = partition.dirty.add
+        dirty_from = partition.dirty_from
         early = partition.early
         policy = self._policy
         max_bytes = self._settings.max_step_bytes
@@ -207,7 +219,8 @@ class Ingest:
                 if tree is None or tree.root_run_id != (step.root_run_id or step.run_id) or tree.tenant != step.tenant:
                     tree = _new_tree(key, step)
                 # -1: a producer of the oldest formats gave no time.
-                latest_ms = record.timestamp + ahead_ms if record.timestamp >= 0 else None
+                appended_ms = record.timestamp
+                latest_ms = None if appended_ms is None or appended_ms < 0 else appended_ms + ahead_ms
                 act = step.ts_ms >= act_from_ms
                 found = observe(tree, step, policy, offset=offset, latest_ms=latest_ms, act=act)
             except InvalidEvent as error:
@@ -219,8 +232,9 @@ class Ingest:
                 continue
             if tree.steps_offset < 0:
                 trees[key] = tree
+            if tree.steps_offset < dirty_from:
+                mark_dirty(key)
             tree.steps_offset = offset
-            mark_dirty(key)
             if tree.now_ms > newest_ms:  # noqa: PLR1730 - max() costs three times as much, once per event
                 newest_ms = tree.now_ms
             count(tree.tenant, step)
@@ -287,7 +301,7 @@ class Ingest:
             await self._acknowledge(partition, answer)
         partition.next_offset[ACKS] = records[-1].offset + 1
         if refused:
-            await self._outbox.publish(partition, (), self._letters(partition, records, refused))
+            await self._outbox.publish(partition, (), self._letters(partition, ACKS, records, refused))
 
     async def _acknowledge(self, partition: Partition, answer: Answer) -> None:
         tree = partition.trees.get(answer.key)
@@ -314,17 +328,18 @@ class Ingest:
             for answer in partition.early.release():
                 await self._acknowledge(partition, answer)
 
-    def _letters(self, partition: Partition, records: list[Record], refused: Refused) -> list[Out]:
+    def _letters(self, partition: Partition, source: str, records: list[Record], refused: Refused) -> list[Out]:
         """Return the dead letters of a chunk, or one that names positions only if the stream is broken."""
         is_broken = self._is_broken(partition.number, len(records), len(refused))
         if not refused:
             return []
+        tp = TP(self._settings.topic(source), partition.number)
         if is_broken:
             self._metrics.count_dead_letters_dropped(len(refused))
-            return [summary_letter(refused)]
+            return [summary_letter(tp, refused)]
         for reason, n in Counter(error.reason for _, error in refused).items():
             self._metrics.count_dead_letter(reason, n)
-        return [dead_letter(record, error) for record, error in refused]
+        return [dead_letter(tp, record, error) for record, error in refused]
 
     def _is_broken(self, number: int, records: int, refused: int) -> bool:
         """Count a chunk, and return whether most of what came lately was refused."""

@@ -16,7 +16,7 @@ from faust.stores.memory import Store
 from faust.types import TP, EventT
 
 from loopwarden_streams.snapshots import epoch_of
-from loopwarden_streams.transport import Batch
+from loopwarden_streams.transport import Batch, Record
 
 # Not without a host: a URL of a scheme alone is false, and Faust would take the default store.
 STORE_URL = "loopwarden-memory://runs"
@@ -48,7 +48,7 @@ class LandingStore(Store[bytes, bytes]):
                 raise TypeError(f"the snapshot changelog was delivered record by record, not in batches: {records!r}")
             self._apply(event.message.partition, records)
 
-    def _apply(self, partition: int, records: Batch) -> None:
+    def _apply(self, partition: int, records: Iterable[Record]) -> None:
         snapshots = self.by_partition.setdefault(partition, {})
         newest = self.epochs.get(partition, -1)
         for record in records:

@@ -13,6 +13,7 @@ from loopwarden_streams.snapshots import Position
 STEPS = "steps"
 ACKS = "acks"
 SOURCES = (STEPS, ACKS)
+MAX_OFFSET = 2**63 - 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class Partition:
         next_offset: By source, the offset that must come next.
         trees: Live run trees by record key.
         dirty: Keys that changed since the last checkpoint. `dead`: keys to delete at the next.
+        dirty_from: A tree whose newest step is at this offset or above is in `dirty` already.
         marks: Mark of the last saved snapshot of each key. `xor`: over all of them.
         timed: Keys of trees with a wall-clock limit of their own.
         watermark_ms: Newest event time seen. The partition's clock goes on from there while nothing comes.
@@ -43,6 +45,7 @@ class Partition:
     next_offset: dict[str, int]
     trees: dict[bytes, TreeState] = field(default_factory=dict)
     dirty: set[bytes] = field(default_factory=set)
+    dirty_from: int = MAX_OFFSET
     dead: set[bytes] = field(default_factory=set)
     marks: dict[bytes, int] = field(default_factory=dict)
     xor: int = 0
@@ -67,6 +70,14 @@ class Partition:
     def upto(self) -> dict[str, int]:
         """Return, by source, the newest offset that a checkpoint may cover now."""
         return {STEPS: self.next_offset[STEPS] - 1, ACKS: self.early.covered(self.next_offset[ACKS] - 1)}
+
+    def take_changes(self) -> tuple[set[bytes], set[bytes]]:
+        """Return the keys that changed, and those that are to be deleted, since the last call."""
+        changed, self.dirty = self.dirty, set()
+        dead, self.dead = self.dead, set()
+        # A tree that was recovered may be newer than what was read up to now.
+        self.dirty_from = MAX_OFFSET if self.is_replaying else self.next_offset[STEPS]
+        return changed, dead
 
     def clock_ms(self) -> int:
         """Return the partition's time: its newest event time plus the time since, in Unix milliseconds.

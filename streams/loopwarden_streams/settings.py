@@ -50,7 +50,7 @@ class Settings:
         60_000, "older steps are judged in shadow: no command for what is long over; 0 = act on all"
     )
     max_clock_ahead_ms: int = _setting(300_000, "a step's time is cut to this much after the broker got it")
-    max_poll_records: int = _setting(4_000, "records of one fetch at most; a batch is one partition's share of it")
+    max_fetch_bytes: int = _setting(1_048_576, "bytes that one fetch brings of a partition: the size of a batch")
     start_at: str = _setting("latest", "where a new group begins: latest or earliest", choices=("latest", "earliest"))
     session_timeout_ms: int = _setting(12_000, "after this silence the group gives a worker's partitions away")
     dead_letter_max_ratio: float = _setting(0.5, "a partition is alarmed as broken above this share of refused records")
@@ -78,7 +78,7 @@ class Settings:
             "checkpoint_ms",
             "tick_ms",
             "max_runs",
-            "max_poll_records",
+            "max_fetch_bytes",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} = {getattr(self, name)} must be at least 1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -31,6 +32,11 @@ EXIT_STATE_LOST: Final = 70
 STOP_TIMEOUT_S = 25.0
 SWITCH_INTERVAL_S = 0.0005
 
+# mallopt(3). A fetch is megabytes; given back to the system after each, its pages are cleared again for the next.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+KEPT_FREE_BYTES = 64 * 2**20
+MAX_HEAP_BLOCK_BYTES = 32 * 2**20
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `loopwarden worker`: a flag for each setting."""
@@ -47,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # Most objects of a worker live long or die at once: fewer, larger young collections (measured: a tenth less CPU).
     gc.set_threshold(50_000, 20, 50)
+    _keep_freed_memory()
     with tempfile.TemporaryDirectory(prefix="loopwarden-") as data_dir:
         status = asyncio.run(_serve(settings, policy, Path(data_dir)))
     if status:
@@ -54,6 +61,14 @@ def run(args: argparse.Namespace) -> int:
         logging.shutdown()
         os._exit(status)
     return status
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep what fetches free, where it is glibc (measured: a tenth of the rate)."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, MAX_HEAP_BLOCK_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, KEPT_FREE_BYTES)
 
 
 async def _serve(settings: Settings, policy: Policy, data_dir: Path) -> int:

@@ -89,8 +89,12 @@ def create_topics(bootstrap: str, topics: Mapping[str, NewTopicSpec], *, timeout
     asyncio.run(_create_topics(bootstrap, topics, timeout_s))
 
 
-def produce(bootstrap: str, topic: str, records: Iterable[OutRecord], *, timeout_s: float = 120.0) -> int:
+def produce(
+    bootstrap: str, topic: str, records: Iterable[OutRecord], *, timeout_s: float = 120.0, batch_records: int = 10_000
+) -> int:
     """Write records, in their order within each partition, and return their number when all are acknowledged.
+
+    At most `batch_records` go into one batch: a fetch brings whole batches.
 
     The producer is idempotent with `acks=all`: no record is lost or doubled, and those before a failure are a prefix
     within each partition.
@@ -104,7 +108,7 @@ def produce(bootstrap: str, topic: str, records: Iterable[OutRecord], *, timeout
     by_partition: dict[int, list[OutRecord]] = {}
     for record in records:
         by_partition.setdefault(record.partition, []).append(record)
-    asyncio.run(_produce(bootstrap, topic, by_partition, timeout_s))
+    asyncio.run(_produce(bootstrap, topic, by_partition, timeout_s, batch_records))
     return sum(map(len, by_partition.values()))
 
 
@@ -213,7 +217,9 @@ async def _topic_config(bootstrap: str, topic: str, timeout_s: float) -> dict[st
     return {name: value for name, value, *_ in settings}
 
 
-async def _produce(bootstrap: str, topic: str, records: Mapping[int, list[OutRecord]], timeout_s: float) -> None:
+async def _produce(
+    bootstrap: str, topic: str, records: Mapping[int, list[OutRecord]], timeout_s: float, batch_records: int
+) -> None:
     producer = AIOKafkaProducer(
         bootstrap_servers=bootstrap,
         acks="all",
@@ -226,7 +232,7 @@ async def _produce(bootstrap: str, topic: str, records: Mapping[int, list[OutRec
             await producer.start()
             async with asyncio.TaskGroup() as writers:
                 for partition, own in records.items():
-                    writers.create_task(_produce_partition(producer, topic, partition, own))
+                    writers.create_task(_produce_partition(producer, topic, partition, own, batch_records))
     except ExceptionGroup as group:
         raise group.exceptions[0] from group  # one per partition; the first says it
     finally:
@@ -238,13 +244,14 @@ async def _produce_partition(
     topic: str,
     partition: int,
     records: list[OutRecord],
+    batch_records: int,
 ) -> None:
     """Write whole batches one after the other, which skips the cost of `send()` per record."""
     done = 0
     while done < len(records):
         batch = producer.create_batch()
         start = done
-        while done < len(records):
+        while done < min(len(records), start + batch_records):
             record = records[done]
             if batch.append(timestamp=record.timestamp_ms, key=record.key, value=record.value) is None:
                 break

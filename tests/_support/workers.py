@@ -264,8 +264,8 @@ class Deployment:
         return (murmur2(key) & 0x7FFFFFFF) % self.partitions
 
     def write(self, records: Iterable[OutRecord], *, topic: str = "steps") -> int:
-        """Write records and return their number when all are acknowledged."""
-        return produce(self.bootstrap, self.topic(topic), records)
+        """Write records, in small batches as agents do, and return their number when all are acknowledged."""
+        return produce(self.bootstrap, self.topic(topic), records, batch_records=10)
 
     def read(self, topic: str) -> list[Record]:
         """Return every record of a topic of the contract."""

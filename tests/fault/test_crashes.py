@@ -127,7 +127,7 @@ def test_a_crash_at_any_point_changes_no_verdict_and_no_command(
         # A stable id: whoever comes after the crash gets the partitions without a wait.
         instance="one",
         # Few records at a time, so that there is something before and after the crash.
-        max_poll_records=50,
+        max_fetch_bytes=1,
     ) as deployment:
         deployment.write(records(events[: len(events) // 2], deployment.partitions))
         # The second time: a state that was saved before is there too. Recovery comes once for each start.
@@ -153,7 +153,7 @@ def test_a_fault_inside_faust_ends_the_worker(apache_kafka: ApacheKafka, tmp_pat
     events = [event for run in runs for event in run]
 
     with Deployment(
-        apache_kafka.bootstrap, tmp_path, mode="enforce", max_action_age_ms=0, instance="one", max_poll_records=50
+        apache_kafka.bootstrap, tmp_path, mode="enforce", max_action_age_ms=0, instance="one", max_fetch_bytes=1
     ) as deployment:
         deployment.write(records(events, deployment.partitions))
         faulty = deployment.start(words=("-m", "tests._support.crashing_worker", FAULT, "3"))

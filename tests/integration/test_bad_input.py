@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.record.default_records import DefaultRecord
 from hypothesis import given
 from hypothesis import strategies as st
 from tests._support.fleet import Event, Said, differences, fleet, heard, judged, looping, plain, records
@@ -228,7 +229,8 @@ def numbers(letter: Letter) -> list[bytes]:
 
 def as_delivered(offset: int, key: bytes | None, value: bytes | None) -> Record:
     """Return a record as the client delivers it."""
-    return Record("loopwarden.steps", 0, offset, 1_800_000_000_000, 0, key, value)
+    record: Record = DefaultRecord(offset, 1_800_000_000_000, 0, key, value, [])
+    return record
 
 
 JSON = st.recursive(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from loopwarden_streams.detector import Detector
 from loopwarden_streams.ingest import Ingest
 from loopwarden_streams.landing_store import LandingStore, store_of
 from loopwarden_streams.snapshots import HEADER_BYTES, POSITION_KEY, epoch_of
-from loopwarden_streams.transport import Batch, BatchConsumer
+from loopwarden_streams.transport import BatchConsumer, Record
 
 ENFORCE = Policy(mode="enforce")
 
@@ -85,7 +86,7 @@ def test_an_exception_in_the_agent_commits_nothing(
     async def scenario(deployment: Deployment) -> None:
         await write(deployment, before)
         monkeypatch.setattr(Ingest, "_judge", faulty)
-        async with running(deployment, max_poll_records=10) as detector:
+        async with running(deployment, max_fetch_bytes=1) as detector:
             await until(detector.failed.done, "the detector to fail")
             assert isinstance(detector.failed.result(), RuntimeError)
         assert (await asyncio.to_thread(deployment.committed))[1] <= 20
@@ -135,10 +136,9 @@ def test_a_lost_fetch_of_the_changelog_is_read_again(
 
     async def lossy(self: BatchConsumer, active_partitions: set[TP] | None, timeout: float) -> dict[TP, Any]:  # noqa: ASYNC109 - as the method
         fetched = await fetch(self, active_partitions=active_partitions, timeout=timeout)
-        for tp in [tp for tp in fetched if "changelog" in tp.topic and tp not in lost]:
-            lost.append(tp)
-            del fetched[tp]
-        return fetched
+        doomed = [tp for tp in fetched if "changelog" in tp.topic and tp not in lost]
+        lost.extend(doomed)
+        return {tp: batches for tp, batches in fetched.items() if tp not in doomed}
 
     async def scenario(deployment: Deployment) -> None:
         async with running(deployment) as detector:
@@ -164,8 +164,8 @@ def test_a_snapshot_lost_on_the_way_is_missed_and_read_again(
     before, after = halves(100, seed=25)
     apply = LandingStore._apply
 
-    def forgetful(self: LandingStore, partition: int, records: Batch) -> None:
-        apply(self, partition, Batch(record for record in records if record.key != b"acme|r0000"))
+    def forgetful(self: LandingStore, partition: int, records: Iterable[Record]) -> None:
+        apply(self, partition, [record for record in records if record.key != b"acme|r0000"])
 
     async def scenario(deployment: Deployment) -> float:
         async with running(deployment) as detector:

@@ -53,12 +53,15 @@ def test_a_hot_topic_comes_in_batches_in_order_and_without_a_hole(apache_kafka: 
             handle = detector.ingest.steps
 
             async def spy(event: EventT[Batch]) -> None:
-                assert type(event.value) is Batch
-                assert {record.partition for record in event.value} == {event.message.partition}
-                assert event.message.offset == event.value[-1].offset
-                seen[event.message.partition] += [record.offset for record in event.value]
-                sizes.append(len(event.value))
+                batch = event.value
+                assert type(batch) is Batch
+                assert event.message.offset == batch.last_offset
+                expected = detector.partitions[event.message.partition].next_offset["steps"]
                 await handle(event)
+                applied = detector.partitions[event.message.partition].next_offset["steps"]
+                assert applied == batch.last_offset + 1
+                seen[event.message.partition] += range(expected, applied)
+                sizes.append(applied - expected)
 
             detector.ingest.steps = spy  # type: ignore[method-assign]  # a spy
             await asyncio.to_thread(deployment.write, records(events, deployment.partitions))
@@ -202,14 +205,14 @@ def test_lost_fetches_are_read_again(
     draw = random.Random(share)
     events = some_events(300)
     fetch = BatchConsumer._getmany
-    lost: list[int] = []
+    lost: list[TP] = []
 
     async def lossy(self: BatchConsumer, active_partitions: set[TP] | None, timeout: float) -> dict[TP, Any]:  # noqa: ASYNC109 - as the method
         fetched = await fetch(self, active_partitions=active_partitions, timeout=timeout)
         # Not of the changelog: recovery counts its records, and a lost one is another test's matter.
         doomed = [tp for tp in fetched if "changelog" not in tp.topic and draw.random() < share]
-        lost.extend(len(fetched.pop(tp)[0]) for tp in doomed)
-        return fetched
+        lost.extend(doomed)
+        return {tp: batches for tp, batches in fetched.items() if tp not in doomed}
 
     monkeypatch.setattr(BatchConsumer, "_getmany", lossy)
     # Ten times as eager as in production: a hundred losses are to be made good.
@@ -218,7 +221,7 @@ def test_lost_fetches_are_read_again(
 
     async def scenario(deployment: Deployment) -> float:
         # Small batches, so that there are many fetches to lose.
-        async with running(deployment, max_poll_records=10) as detector:
+        async with running(deployment, max_fetch_bytes=1) as detector:
             await asyncio.to_thread(deployment.write, records(events, deployment.partitions))
             await applied(deployment, detector, timeout_s=120)
             return counted(detector, "loopwarden_source_holes_total", kind="sought")
@@ -228,7 +231,7 @@ def test_lost_fetches_are_read_again(
         said = heard(deployment.messages("verdicts"), deployment.messages("control.commands"))
         assert differences(judged(events, ENFORCE), said) == ""
 
-    assert sum(lost) > 0
+    assert lost
     assert sought > 0
 
 
@@ -252,7 +255,7 @@ def test_offsets_that_do_not_exist_are_passed(
 
     async def scenario(deployment: Deployment) -> tuple[float, float]:
         # One record a batch, so that a hole lies between two batches.
-        async with running(deployment, max_poll_records=1) as detector:
+        async with running(deployment, max_fetch_bytes=1) as detector:
             await write_in_transactions(deployment)
             await until(
                 lambda: counted(detector, "loopwarden_steps_consumed_total") == len(events), "all steps to be applied"

@@ -17,6 +17,7 @@ from loopwarden_detectors.rings import (
     add_new_key,
     count_in_window,
     holds_key,
+    mark_of,
     new_window,
 )
 
@@ -27,7 +28,8 @@ def ring_of(*calls: tuple[int, int], kinds: tuple[int, ...] = (), in_round: bool
     """Return a ring of calls given as (pair key, call key), a second apart, all of one round if told."""
     ring = Ring()
     for n, (pair, call) in enumerate(calls):
-        ring.append(pair, call, SEQ + n, 50 + n, 1_000 * n, n % 4, (*kinds, *[0] * len(calls))[n], n if in_round else 0)
+        kind = (*kinds, *[0] * len(calls))[n]
+        ring.append(mark_of(pair, call), SEQ + n, 50 + n, 1_000 * n, kind | n % 4, n if in_round else 0)
     return ring
 
 
@@ -35,16 +37,16 @@ def test_a_call_is_found_by_its_key_and_the_newest_counts() -> None:
     """What an earlier call answered is compared with the newest of its kind."""
     ring = ring_of((11, 1), (12, 2), (13, 1), (14, 3))
 
-    assert ring.find_call(1) == 2
-    assert ring.find_call(3) == 3
-    assert ring.find_call(9) == -1
+    assert ring.find_call(mark_of(0, 1)) == 2
+    assert ring.find_call(mark_of(0, 3)) == 3
+    assert ring.find_call(mark_of(0, 9)) == -1
 
 
 def test_a_missing_call_is_never_found() -> None:
     """Missing evidence equals nothing, not even other missing evidence."""
     ring = ring_of((0, 0), (0, 0))
 
-    assert ring.find_call(0) == -1
+    assert ring.find_call(mark_of(0, 0)) == -1
 
 
 def test_a_key_across_two_marks_is_no_key() -> None:
@@ -54,8 +56,8 @@ def test_a_key_across_two_marks_is_no_key() -> None:
     #                        |-- 04050607 --|
     ring = ring_of((0x1, 0x02030405), (0x06070809, 0xA))
 
-    assert ring.find_call(0x04050607) == -1
-    assert ring.find_call(0x02030405) == 0
+    assert ring.find_call(mark_of(0, 0x04050607)) == -1
+    assert ring.find_call(mark_of(0, 0x02030405)) == 0
 
 
 @pytest.mark.parametrize(
@@ -67,14 +69,14 @@ def test_an_answer_is_compared_with_those_of_the_same_call(answer: int, place: i
     """A changed answer is a sign of progress; an old one is what a cycle is made of."""
     ring = ring_of((11, 1), (20, 2), (12, 1))
 
-    assert ring.find_answer(ring.find_call(1), answer) == (place, has_changed)
+    assert ring.find_answer(ring.find_call(mark_of(0, 1)), mark_of(answer, 1)) == (place, has_changed)
 
 
 def test_an_unknown_answer_is_not_another_one() -> None:
     """A refused call in between says nothing about whether the world moved."""
     ring = ring_of((11, 1), (0, 1))
 
-    assert ring.find_answer(ring.find_call(1), 11) == (0, False)
+    assert ring.find_answer(ring.find_call(mark_of(0, 1)), mark_of(11, 1)) == (0, False)
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2), (2, 3, 1)])
@@ -82,34 +84,34 @@ def test_calls_of_one_round_stand_in_the_order_of_their_keys(order: tuple[int, .
     """Parallel calls finish in any order; sorted, the same batch always reads the same."""
     ring = ring_of(*((10 + key, key) for key in order), in_round=True)
 
-    assert [ring.find_call(key) for key in (1, 2, 3)] == [0, 1, 2]
+    assert [ring.find_call(mark_of(0, key)) for key in (1, 2, 3)] == [0, 1, 2]
 
 
 def test_a_round_is_sorted_among_itself_alone() -> None:
     """An earlier round keeps its place, whatever its keys are."""
     ring = ring_of((19, 9), (18, 8))
-    ring.append(11, 1, SEQ + 2, 52, 2_000, 0)
-    ring.append(10, 0xFFFF, SEQ + 3, 53, 2_001, 0, 0, 1)
+    ring.append(mark_of(11, 1), SEQ + 2, 52, 2_000, 0)
+    ring.append(mark_of(10, 0xFFFF), SEQ + 3, 53, 2_001, 0, 1)
 
-    assert [ring.find_call(key) for key in (9, 8, 1, 0xFFFF)] == [0, 1, 2, 3]
+    assert [ring.find_call(mark_of(0, key)) for key in (9, 8, 1, 0xFFFF)] == [0, 1, 2, 3]
 
 
 def test_the_oldest_calls_leave_and_forty_stay() -> None:
     """A new write is one that did not occur among the last forty: they must be there whenever it is asked."""
     ring = Ring()
     for n in range(1, 500):
-        ring.append(n, n, SEQ + n, n, n, 0)
+        ring.append(mark_of(n, n), SEQ + n, n, n, 0)
         held = len(ring)
 
         assert min(n, KEPT_CALLS) <= held <= MAX_CALLS
-        assert ring.find_call(max(1, n - KEPT_CALLS + 1)) >= 0
+        assert ring.find_call(mark_of(0, max(1, n - KEPT_CALLS + 1))) >= 0
 
 
 def test_a_batch_larger_than_the_ring_keeps_the_caps() -> None:
     """A hundred parallel calls are one round, and no more memory."""
     ring = Ring()
     for n in range(100):
-        ring.append(n + 1, 1_000 - n, SEQ + n, n, n, 0, 0, n)
+        ring.append(mark_of(n + 1, 1_000 - n), SEQ + n, n, n, 0, n)
 
     assert KEPT_CALLS <= len(ring) <= MAX_CALLS
     assert len(ring.times()) == len(ring)
@@ -120,7 +122,7 @@ def test_where_a_call_was_is_told_in_full(start: int) -> None:
     """Half of each number is kept; the other half follows from the newest, also where the lower half wraps."""
     ring = Ring()
     for n in range(4):
-        ring.append(n + 1, n + 1, start + n, start + 10 * n, 700 * n, n)
+        ring.append(mark_of(n + 1, n + 1), start + n, start + 10 * n, 700 * n, n)
 
     assert ring.call_at(3, seq=start + 3, offset=start + 30) == (start, start, 0, 0)
     assert ring.call_at(0, seq=start + 3, offset=start + 30) == (start + 3, start + 30, 2_100, 3)
@@ -129,8 +131,8 @@ def test_where_a_call_was_is_told_in_full(start: int) -> None:
 def test_without_source_offsets_none_is_told() -> None:
     """A replay from a file has no offsets, and evidence must not point at records that do not exist."""
     ring = Ring()
-    ring.append(1, 1, SEQ, -1, 0, 0)
-    ring.append(2, 2, SEQ + 1, -1, 5, 0)
+    ring.append(mark_of(1, 1), SEQ, -1, 0, 0)
+    ring.append(mark_of(2, 2), SEQ + 1, -1, 5, 0)
 
     assert ring.call_at(1, seq=SEQ + 1, offset=-1)[:2] == (SEQ, -1)
 
@@ -166,8 +168,8 @@ def test_a_call_that_a_person_approved_matches_nothing_any_more() -> None:
     ring = ring_of((11, 1), (12, 2), (11, 1))
     ring.forget_call(1)
 
-    assert ring.find_answer(ring.find_call(1), 11) == (-1, False)
-    assert ring.find_answer(ring.find_call(2), 12) == (1, False)
+    assert ring.find_answer(ring.find_call(mark_of(0, 1)), mark_of(11, 1)) == (-1, False)
+    assert ring.find_answer(ring.find_call(mark_of(0, 2)), mark_of(12, 2)) == (1, False)
 
 
 def test_gaps_and_spans_are_those_of_event_time() -> None:
@@ -183,7 +185,7 @@ def test_gaps_and_spans_are_those_of_event_time() -> None:
 def test_tools_are_told_by_number() -> None:
     """The name stands once per run, not once per call."""
     ring = ring_of((1, 1), (2, 2), (3, 3))
-    ring.append(4, 4, SEQ + 3, 53, 3_000, OTHER_TOOL, WAITS)
+    ring.append(mark_of(4, 4), SEQ + 3, 53, 3_000, WAITS | OTHER_TOOL)
 
     assert ring.tools() == [0, 1, 2, OTHER_TOOL]
 

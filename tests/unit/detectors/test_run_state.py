@@ -79,10 +79,10 @@ def test_a_newer_snapshot_has_fields_that_are_not_known() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "format 1"),
-        (b"\x02" + bytes(40), "format 1"),
-        (b"\x01", "checksum"),
-        (b"\x01\x00\x00\x00\x00{}", "checksum"),
+        (b"", f"format {FORMAT}"),
+        (b"\x01" + bytes(40), f"format {FORMAT}"),
+        (bytes([FORMAT]), "checksum"),
+        (bytes([FORMAT, 0, 0, 0, 0]) + b"{}", "checksum"),
         (packed(b"no msgpack at all"), "Expected"),
         (packed(msgspec.msgpack.encode(["acme"])), "Expected"),
     ],

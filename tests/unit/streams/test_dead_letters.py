@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from aiokafka.record.default_records import DefaultRecord
+from faust.types import TP
+
 from loopwarden_models.errors import InvalidEvent
 from loopwarden_streams.dead_letters import MAX_KEPT_BYTES, WINDOW_S, BrokenShare, dead_letter, summary_letter
 from loopwarden_streams.transport import Record
 
+SOURCE = TP("loopwarden.steps", 3)
+
 
 def a_record(value: bytes | None = b"{", offset: int = 881) -> Record:
     """Return a record as the client delivers it."""
-    return Record("loopwarden.steps", 3, offset, 1_800_000_000_000, 0, b"acme|r-1", value)
+    record: Record = DefaultRecord(offset, 1_800_000_000_000, 0, b"acme|r-1", value, [])
+    return record
 
 
 def test_a_letter_holds_the_bytes_and_says_what_is_wrong_and_where() -> None:
     """Whoever opens the dead-letter topic must find the record in its source without a search."""
-    letter = dead_letter(a_record(), InvalidEvent("wrong_type", "Expected `int`, got `str`", field="seq"))
+    letter = dead_letter(SOURCE, a_record(), InvalidEvent("wrong_type", "Expected `int`, got `str`", field="seq"))
 
     assert (letter.key, letter.value) == (b"acme|r-1", b"{")
     headers = dict(letter.headers)
@@ -25,7 +31,7 @@ def test_a_letter_holds_the_bytes_and_says_what_is_wrong_and_where() -> None:
 
 def test_a_huge_record_is_kept_by_its_head() -> None:
     """Five megabytes would not fit the dead-letter topic; the whole of it stays in the source."""
-    letter = dead_letter(a_record(value=b"x" * 5_000_000), InvalidEvent("too_large", "too large"))
+    letter = dead_letter(SOURCE, a_record(value=b"x" * 5_000_000), InvalidEvent("too_large", "too large"))
 
     assert letter.value is not None
     assert len(letter.value) == MAX_KEPT_BYTES
@@ -34,7 +40,7 @@ def test_a_huge_record_is_kept_by_its_head() -> None:
 
 def test_a_tombstone_has_a_letter_too() -> None:
     """A record without a value is bad input like any other, and must not get lost on its way."""
-    letter = dead_letter(a_record(value=None), InvalidEvent("tombstone", "a record without a value"))
+    letter = dead_letter(SOURCE, a_record(value=None), InvalidEvent("tombstone", "a record without a value"))
 
     assert letter.value == b""
 
@@ -66,7 +72,7 @@ def test_what_is_older_than_the_window_does_not_count() -> None:
 def test_the_summary_of_a_broken_stream_names_every_position() -> None:
     """Above the limit the bytes are not kept, but nothing may get lost: the offsets are."""
     error = InvalidEvent("not_json", "truncated")
-    letter = summary_letter([(a_record(offset=offset), error) for offset in (5, 6, 9)])
+    letter = summary_letter(SOURCE, [(a_record(offset=offset), error) for offset in (5, 6, 9)])
 
     assert letter.value == b"5,6,9"
     assert b"3 records refused: not_json" in dict(letter.headers)["detail"]
