@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from msgspec import Struct
 
-from loopwarden_models.events import ToolEnd
+from loopwarden_models.events import AnyStep, ToolEnd
 from loopwarden_models.patterns import Level
 from loopwarden_models.policy import Policy
 
@@ -26,7 +26,27 @@ WENT_WRONG: Final = 2  # it went wrong
 STREAK: Final = 4  # repeats were counted at the call before
 ERRORS: Final = 8  # errors were counted, and not disproved yet
 BUSY: Final = 16  # the ring is long enough for a rate
-ANY_SIGN: Final = 31
+REFUSED: Final = 32  # it did not run: refused, blocked, unknown, cancelled, or answered from a cache
+EMPTY: Final = 64  # it succeeded, and there was nothing in the answer
+PATIENT: Final = 128  # it polled, or let time pass
+SAME_RESULT: Final = 256  # a declared read had an answer that the ring holds
+LONGER: Final = 512  # the tool of the call before, and longer arguments
+ALIKE: Final = 1_024  # the tool of the call before, and arguments of nearly the same length
+WATCHED: Final = 2_048  # a rule set its bit in `RunState.watched`: it wants to see the next call, whatever it is
+ANY_SIGN: Final = 4_095
+
+# Bits of `RunState.watched`, one for each rule that counts on through calls without a sign.
+WATCHES_POLLS: Final = 1
+WATCHES_OUTPUT: Final = 2
+WATCHES_UNKNOWN: Final = 4
+WATCHES_DENIALS: Final = 8
+WATCHES_WALK: Final = 16
+WATCHES_APPENDS: Final = 32
+WATCHES_SWEEPS: Final = 64
+WATCHES_WAITS: Final = 128
+WATCHES_RAW_ERRORS: Final = 256
+WATCHES_STORM: Final = 512
+WATCHES_CONTEXT: Final = 1_024
 
 # The members of `Level` under names of their own: to look one up in the class costs as much as a rule.
 NONE, OBSERVE, NUDGE, BREAK, PAUSE, KILL = Level
@@ -37,18 +57,22 @@ class Call(Struct, gc=False):
 
     Attributes:
         step: The event as it came.
-        signs: Why it is looked at: `REPEATED`, `WENT_WRONG`, `STREAK`, `ERRORS`, `BUSY`.
+        signs: Why it is looked at: `REPEATED`, `WENT_WRONG` and so on.
         tool: Name of the tool.
         effect: Declared effect, folded to the closed set.
         outcome: Outcome as sent, `ok` if none was.
         call_key: Of (tool, arguments); 0 if the arguments are not known.
         result_key: Of the result, or of the error in its place; 0 if neither is known or the tool did not run.
-        pair_key: Of both; 0 unless both are present. Missing evidence never equals anything.
-        mark: The halves of pair and call key that the ring keeps, see `rings.mark_of`.
+        has_pair: Whether both are present. Missing evidence never equals anything.
+        mark: The halves of result and call key that the ring keeps, see `rings.mark_of`.
         round: Number of the round that the call belongs to: calls of one parallel batch have the same.
         in_round: How many calls of the same round came before it.
         call_age: How many calls ago the call was last made, 1 for the call before, 0 if the ring does not hold it.
         pair_age: The same of the call with this answer.
+        emptiness: What a successful answer holds: `identity.FULL`, `EMPTY_ANSWER` or `NEGATIVE_ANSWER`.
+        is_unproductive: It failed, did not run, or brought nothing (detectors.md, no_progress).
+        is_novel: A declared read brought an answer, not empty, that the ring did not hold.
+        is_volatile: Its result was compared without what is new each time (`volatile_keys`).
         is_new_write: A successful write that did not occur among the last 40 calls: the world moved.
         is_wait: The call only let time pass.
         offset: Source offset of the step, -1 if there is none.
@@ -61,12 +85,16 @@ class Call(Struct, gc=False):
     outcome: str
     call_key: int
     result_key: int
-    pair_key: int
+    has_pair: bool
     mark: bytes
     round: int
     in_round: int
     call_age: int
     pair_age: int
+    emptiness: int
+    is_unproductive: bool
+    is_novel: bool
+    is_volatile: bool
     is_new_write: bool
     is_wait: bool
     offset: int
@@ -87,6 +115,8 @@ class Finding(Struct, frozen=True, kw_only=True, gc=False):
         tools: The tools involved, at most six.
         veto_after_seq: Progress after this step turns anything above a nudge into a nudge; -1 = no veto.
         is_hard: A limit that was agreed on: neither veto nor ladder stands between it and the end of the run.
+        needs_nudge: A block of the tool, or the end of the run, waits for a nudge that failed. False where there is
+            nothing to advise, or nobody who would hear it: then no nudge is given.
         is_of_tree: The finding is about the whole tree, whichever of its runs made the step.
         limit: For budgets, the name of the limit; `used` and `allowed` in its unit.
         note: One sentence for people; never content of the run.
@@ -104,6 +134,7 @@ class Finding(Struct, frozen=True, kw_only=True, gc=False):
     tools: tuple[str, ...] = ()
     veto_after_seq: int = -1
     is_hard: bool = False
+    needs_nudge: bool = True
     is_of_tree: bool = False
     limit: str | None = None
     used: float | None = None
@@ -138,6 +169,33 @@ class CallDetector(Protocol):
 
     def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:
         """Judge one call."""
+        ...
+
+
+class StepDetector(Protocol):
+    """A rule over the steps of one run that are no finished calls: answers of a model, messages, compactions.
+
+    `observe` sees every step of the types in `kinds`, in order, after the run's memory was changed by it. Else as
+    `CallDetector`.
+    """
+
+    name: ClassVar[str]
+    pattern: ClassVar[str]
+    kinds: ClassVar[tuple[type[AnyStep], ...]]
+
+    def observe(self, tree: TreeState, run: RunState, step: AnyStep, policy: Policy, offset: int) -> Finding | None:
+        """Judge one step; `offset` is its place in the source, -1 if there is none."""
+        ...
+
+
+class TickDetector(Protocol):
+    """A rule about what does not happen, asked by ticks for every run that is not over."""
+
+    name: ClassVar[str]
+    pattern: ClassVar[str]
+
+    def tick(self, tree: TreeState, run: RunState, policy: Policy, now_ms: int) -> Finding | None:
+        """Judge the run at `now_ms` of the partition's clock, Unix milliseconds."""
         ...
 
 

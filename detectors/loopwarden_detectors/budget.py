@@ -1,4 +1,7 @@
-"""Limits of a run's tree: steps, model calls, tokens, cost and wall clock. Independent of the runtime's own count."""
+"""Limits of a run's tree: steps, model calls, tokens, cost, wall clock, output, depth and width.
+
+Independent of the runtime's own count.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from loopwarden_models.patterns import Level
 
 if TYPE_CHECKING:
     from loopwarden_detectors.run_state import RunState, TreeState
-    from loopwarden_models.policy import Policy
+    from loopwarden_models.policy import BudgetConfig, Policy
 
 _UNITS = {
     "max_cost_usd": "US dollars",
@@ -23,6 +26,9 @@ _UNITS = {
     "max_model_calls": "model calls",
     "max_steps": "tool calls",
     "max_duration_ms": "milliseconds",
+    "max_output_bytes": "bytes of output",
+    "max_depth": "levels of runs",
+    "max_children": "children of one run",
 }
 _TREE_KEYS = {name: stable_key(f"budget:{name}") for name in _UNITS}
 _OWN_KEYS = {name: stable_key(f"budget:own:{name}") for name in _UNITS}
@@ -88,6 +94,10 @@ class Budget:
 
     Limits that a child declares bind that child alone: they end it and nobody else.
 
+    Output, depth and width are the policy's alone, and of the whole tree. Output is what tools put out, cut or not.
+    Depth counts levels, the root's included; width the children that one run started since a person spoke to it. Of
+    both all that were granted may be there: the one beyond ends the tree, unadvised.
+
     Levels: observe 80 %, nudge 90 %, kill 100 % (`BudgetConfig`, with sources). Each is said once.
     Cost: about 0.3 µs.
     """
@@ -110,6 +120,18 @@ class Budget:
             or (limits.max_duration_ms is not None and tree.active_ms(now_ms) * 100 >= limits.max_duration_ms * percent)
         ):
             found = [*self._used_up(tree, tree, run, policy, now_ms)]
+        allowed = config.limits.max_output_bytes
+        if allowed is not None and tree.output_bytes * 100 >= allowed * percent:
+            put_out = self._share(
+                tree, run, policy, now_ms, "max_output_bytes", tree.output_bytes, allowed, is_of_tree=True
+            )
+            found = found if put_out is None else [*found, put_out]
+        if tree.depth > 1 and _is_grown(tree, config):
+            grown = (
+                self._grown(tree, run, policy, now_ms, "max_depth", tree.depth, config.observe_depth),
+                self._grown(tree, run, policy, now_ms, "max_children", tree.widest, config.observe_children),
+            )
+            found = [*found, *(finding for finding in grown if finding is not None)]
         if tree.attempts >= config.observe_steps and (tree.limits is None or tree.limits.max_steps is None):
             step_finding = self._graded_steps(tree, run, policy, now_ms)
             if step_finding is not None:
@@ -135,30 +157,69 @@ class Budget:
             allowed: float | None = getattr(limits, limit)
             if allowed is None or not amount or amount * 100 < allowed * config.observe_percent:
                 continue
-            is_over = amount > allowed if limit in _GRANTED else amount >= allowed
-            if is_over:
-                level, threshold = KILL, 100
-            elif amount * 100 >= allowed * config.nudge_percent:
-                level, threshold = NUDGE, config.nudge_percent
-            else:
-                level, threshold = OBSERVE, config.observe_percent
-            percent = int(min(amount * 100 / allowed, _MAX_PERCENT)) if allowed else _MAX_PERCENT
-            finding = self._finding(
-                tree,
-                run,
-                policy,
-                now_ms,
-                limit=limit,
-                level=level,
-                count=percent,
-                threshold=threshold,
-                amount=amount,
-                allowed=allowed,
-                is_hard=is_over,
-                is_of_tree=is_of_tree,
-            )
+            finding = self._share(tree, run, policy, now_ms, limit, amount, allowed, is_of_tree=is_of_tree)
             if finding is not None:
                 yield finding
+
+    def _share(
+        self,
+        tree: TreeState,
+        run: RunState,
+        policy: Policy,
+        now_ms: int,
+        limit: str,
+        amount: float,
+        allowed: float,
+        *,
+        is_of_tree: bool,
+    ) -> Finding | None:
+        """Return what is news about a limit of which at least the observed share is used."""
+        config = policy.budget
+        is_over = amount > allowed if limit in _GRANTED else amount >= allowed
+        if is_over:
+            level, threshold = KILL, 100
+        elif amount * 100 >= allowed * config.nudge_percent:
+            level, threshold = NUDGE, config.nudge_percent
+        else:
+            level, threshold = OBSERVE, config.observe_percent
+        return self._finding(
+            tree,
+            run,
+            policy,
+            now_ms,
+            limit=limit,
+            level=level,
+            count=int(min(amount * 100 / allowed, _MAX_PERCENT)) if allowed else _MAX_PERCENT,
+            threshold=threshold,
+            amount=amount,
+            allowed=allowed,
+            is_hard=is_over,
+            is_of_tree=is_of_tree,
+        )
+
+    def _grown(
+        self, tree: TreeState, run: RunState, policy: Policy, now_ms: int, limit: str, amount: int, observe: int
+    ) -> Finding | None:
+        """Return what is news about the shape of the tree. Nobody is advised: what has started runs already."""
+        most: int | None = getattr(policy.budget.limits, limit)
+        is_over = most is not None and amount > most
+        if not is_over and amount < observe:
+            return None
+        level, threshold = (KILL, most) if is_over and most is not None else (OBSERVE, observe)
+        return self._finding(
+            tree,
+            run,
+            policy,
+            now_ms,
+            limit=limit,
+            level=level,
+            count=amount,
+            threshold=threshold,
+            amount=amount,
+            allowed=threshold if most is None else most,
+            is_hard=is_over,
+            is_of_tree=True,
+        )
 
     def _graded_steps(self, tree: TreeState, run: RunState, policy: Policy, now_ms: int) -> Finding | None:
         config, used = policy.budget, tree.attempts
@@ -232,6 +293,16 @@ class Budget:
             allowed=allowed,
             note=f"{amount:g} of {whose}{allowed:g} {_UNITS[limit]} used",
         )
+
+
+def _is_grown(tree: TreeState, config: BudgetConfig) -> bool:
+    limits = config.limits
+    return (
+        tree.depth >= config.observe_depth
+        or tree.widest >= config.observe_children
+        or (limits.max_depth is not None and tree.depth > limits.max_depth)
+        or (limits.max_children is not None and tree.widest > limits.max_children)
+    )
 
 
 def _is_stuck(run: RunState) -> bool:

@@ -61,7 +61,7 @@ class ChangingRepeat:
             return None
         state.round = call.round
         state.count += 1
-        if call.pair_key and not call.pair_age:
+        if call.has_pair and not call.pair_age:
             state.novel += 1
         config = policy.changing_repeat
         is_clock = call.effect == CLOCK

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from loopwarden_detectors.base import REPEATED, Call, Finding, grade
 from loopwarden_detectors.identity import set_key
 from loopwarden_detectors.ladder_state import is_news
-from loopwarden_detectors.rings import MARK, NO_KEY
+from loopwarden_detectors.rings import HALF, MARK, NO_KEY
 
 if TYPE_CHECKING:
     from loopwarden_detectors.run_state import RunState
@@ -96,4 +96,4 @@ def _laps(marks: bytearray, lap: bytearray) -> int:
 
 
 def _lacks_results(lap: bytearray) -> bool:
-    return any(lap[at : at + 4] == NO_KEY for at in range(0, len(lap), MARK))
+    return any(lap[at : at + HALF] == NO_KEY for at in range(0, len(lap), HALF))

@@ -15,14 +15,15 @@ from loopwarden_models.effects import GUARD_ANSWERS, POLL, UNKNOWN
 
 if TYPE_CHECKING:
     from loopwarden_detectors.run_state import RunState
-    from loopwarden_models.policy import ExactRepeatConfig, Policy
+    from loopwarden_models.call_rules import ExactRepeatConfig
+    from loopwarden_models.policy import Policy
 
 
 class ExactRepeatState(Struct, array_like=True, gc=False):
     """A streak of two or more: the mark of its calls, its length, and where it began.
 
     `call_key` is its identity; `round` the last one that lengthened it; `waited`: a wait came since; `is_bare`: a call
-    of it was answered by nobody, not even by a guard.
+    of it was answered by nobody, not even by a guard; `is_measured`: its answers move, if only in what is volatile.
     """
 
     mark: bytes
@@ -34,6 +35,7 @@ class ExactRepeatState(Struct, array_like=True, gc=False):
     first_ms: int
     first_offset: int
     waited: bool = False
+    is_measured: bool = False
 
 
 class ExactRepeat:
@@ -44,9 +46,10 @@ class ExactRepeat:
     their own rules, and so are equal calls of a tool without a declared effect that lie far apart or have waits
     between them: an undeclared poller must not be killed for its patience.
 
-    Calls whose results never come prove nothing: five equal ones in a row may nudge, no more.
+    Calls whose results never come prove nothing: five equal ones in a row may nudge, no more. Nor do successes of an
+    undeclared tool that are equal but for a duration or a time: somebody may be measuring just that.
 
-    Levels: observe 2, nudge 3, break 5, kill 8 (`ExactRepeatConfig`, with sources).
+    Levels: observe 2, nudge 3, break 5, kill 8, 9 where the effect is not declared (`ExactRepeatConfig`, with sources).
     Cost: about 0.2 µs; O(44) only for a repeated call after a gap of half a minute.
     """
 
@@ -74,20 +77,25 @@ class ExactRepeat:
         elif call.round == state.round:
             return None
         else:
-            is_patient = call.effect == UNKNOWN and (state.waited or _is_slow(run, config))
+            is_patient = call.effect == UNKNOWN and (state.waited or is_slow(run, config))
             state.round = call.round
             state.waited = False
             if is_patient:
                 return None
             state.count += 1
             state.is_bare = state.is_bare or not _is_evidence(call)
+        if call.is_volatile and call.effect == UNKNOWN and call.outcome == "ok":
+            state.is_measured = True
         return self._finding(run, call, state, policy) if state.count >= config.observe else None
 
     def _finding(self, run: RunState, call: Call, state: ExactRepeatState, policy: Policy) -> Finding | None:
         config = policy.exact_repeat
         count = state.count
         if not state.is_bare:
-            level, threshold = grade(count, config.observe, config.nudge, config.break_at, config.kill)
+            kill = config.kill if call.effect != UNKNOWN else max(config.kill, config.kill_undeclared)
+            level, threshold = grade(count, config.observe, config.nudge, config.break_at, kill)
+            if state.is_measured and level > NUDGE:
+                level, threshold = NUDGE, config.nudge
         elif count >= config.nudge_without_result:
             level, threshold = NUDGE, config.nudge_without_result
         else:
@@ -133,7 +141,7 @@ def _begin(run: RunState, call: Call, config: ExactRepeatConfig) -> ExactRepeatS
         mark, kind = ring.before(back)
     if not mark or kind & POLLS or not _continues(mark, call):
         return None
-    if call.effect == UNKNOWN and (waited or _is_slow(run, config)):
+    if call.effect == UNKNOWN and (waited or is_slow(run, config)):
         return None  # patience; the next one is compared with this one
     seq, offset, ms, _ = ring.call_at(back, seq=call.step.seq, offset=call.offset)
     is_bare = not _is_evidence(call) or (mark[:HALF] == NO_KEY and not kind & GUARDED)
@@ -142,16 +150,16 @@ def _begin(run: RunState, call: Call, config: ExactRepeatConfig) -> ExactRepeatS
 
 def _continues(mark: bytes, call: Call) -> bool:
     """Return whether the call is that of `mark`, and was answered as it was, or by a guard, or by nobody."""
-    if call.pair_key:
+    if call.has_pair:
         return call.mark == mark
     return call.mark[HALF:] == mark[HALF:] and (mark[:HALF] == NO_KEY or call.outcome in GUARD_ANSWERS)
 
 
 def _is_evidence(call: Call) -> bool:
-    return call.pair_key != 0 or call.outcome in GUARD_ANSWERS
+    return call.has_pair or call.outcome in GUARD_ANSWERS
 
 
-def _is_slow(run: RunState, config: ExactRepeatConfig) -> bool:
+def is_slow(run: RunState, config: ExactRepeatConfig) -> bool:
     """Return whether the call came as late as only polling explains: far apart, and far for this run."""
     gap_ms = run.ring.newest_gap_ms()
     if gap_ms < config.slow_gap_ms:

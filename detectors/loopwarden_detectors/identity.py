@@ -7,6 +7,7 @@ equals anything.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from zlib import crc32
 
 from msgspec import UNSET, Raw, UnsetType
@@ -22,8 +23,26 @@ _MASK = 0xFFFF_FFFF_FFFF_FFFF
 # An odd constant (2^64 / golden ratio) so that a tool which echoes its arguments does not cancel them out.
 _SPREAD = 0x9E37_79B9_7F4A_7C15
 
-_EMPTY = frozenset({b'""', b"[]", b"{}"})
-_EMPTY_BYTES = 2
+FULL, EMPTY_ANSWER, NEGATIVE_ANSWER = range(3)
+_EMPTY = frozenset({"", "[]", "{}", "null", "[[]]"})
+# A longer text says more than that there is nothing.
+_MAX_NEGATIVE_BYTES = 96
+# What runtimes write where a command printed nothing: the model must be told something.
+_NO_OUTPUT = re.compile(
+    r"[(<\[]?(?:[\w.-]+\s){0,5}?(?:(?:with\s)?no|without(?:\sany)?|did(?:\snot|n't)\sproduce\sany)\soutput"
+    r"(?:\sor\serrors?)?[.!]?[)>\]]?",
+    re.IGNORECASE,
+)
+# "No such file" is an error that somebody reports as success; whoever answers in another language answers `[]`.
+_NEGATIVE = re.compile(
+    r"(?:(?:error|warning|info|result)s?\s*:\s*)?"
+    r"(?:no|0|zero|none)\s(?:[\w.-]+\s){0,3}?"
+    r"(?:match(?:es)?|results?|rows?|hits?|items?|entries|records?|files?|data|found|such file or directory)"
+    r"(?:\s(?:were\s)?(?:found|returned|available))?[.!]?"
+    r"|(?:[\w.-]+\s){0,3}?not found[.!]?|\(?(?:none|empty|nothing found)\)?[.!]?"
+    r'|\{\s*"(?:results?|items?|rows?|data|matches|hits)"\s*:\s*(?:\[\s*\]|null)\s*\}',
+    re.IGNORECASE,
+)
 
 # Names that say "I am asked again and again". Only where nothing is declared. public: Hermes.
 _POLL_NAMES = ("_poll", "_get_result", "_status")
@@ -102,13 +121,6 @@ def keys_of(step: ToolEnd) -> tuple[int, int]:
     return call_key(step), result_key(step)
 
 
-def pair_key(call: int, result: int) -> int:
-    """Return the key of (call, result), 0 if one of them is missing. Cost: 0.1 µs."""
-    if call and result:
-        return (call * _SPREAD + result & _MASK) or 1
-    return 0
-
-
 def set_key(keys: set[int]) -> int:
     """Return the key of a set of keys, whatever their order: the identity of a loop of several calls."""
     total = 0
@@ -142,12 +154,33 @@ def is_wait(step: ToolEnd, effect: str) -> bool:
     return b"sleep" in raw and _SLEEP.search(raw) is not None
 
 
-def is_empty(step: ToolEnd) -> bool:
-    """Return whether the answer is there and holds nothing: `""`, `[]` or `{}`. Cost: 0.05 µs."""
-    if step.result_bytes == 0:
-        return True
+def emptiness(step: ToolEnd) -> int:
+    """Return what an answer holds: `FULL`, `EMPTY_ANSWER` (nothing at all), or `NEGATIVE_ANSWER` ("not found").
+
+    An answer that is not reported is not empty: what is missing proves nothing.
+
+    Cost: 0.1 µs; 0.3 µs for a short answer that was seen lately, 1 µs for another one.
+    """
+    size = step.result_bytes
+    if size == 0:
+        return EMPTY_ANSWER
     result = step.result
-    return result is not UNSET and len(result) == _EMPTY_BYTES and bytes(result) in _EMPTY
+    if result is UNSET or (size is not None and size > _MAX_NEGATIVE_BYTES) or len(result) > _MAX_NEGATIVE_BYTES:
+        return FULL
+    return _emptiness(bytes(result))
+
+
+@lru_cache(2_048)
+def _emptiness(result: bytes) -> int:
+    text = result.decode("utf-8", "replace").strip().strip('"').strip()
+    if text in _EMPTY or _NO_OUTPUT.fullmatch(text):
+        return EMPTY_ANSWER
+    return NEGATIVE_ANSWER if _NEGATIVE.fullmatch(text) else FULL
+
+
+def is_empty(step: ToolEnd) -> bool:
+    """Return whether the answer is there and holds nothing: empty text, `[]` or `{}`. Cost: as `emptiness`."""
+    return emptiness(step) == EMPTY_ANSWER
 
 
 def _is_missing(value: Raw | UnsetType) -> bool:

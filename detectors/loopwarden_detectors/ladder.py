@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from loopwarden_detectors import lifecycle
-from loopwarden_detectors.base import KILL, NUDGE, PAUSE, Finding
+from loopwarden_detectors.base import BREAK, KILL, NUDGE, PAUSE, Finding
 from loopwarden_detectors.ladder_state import (
-    APPLIED,
     MAX_LOOPS,
-    UNDELIVERED,
     UNHEARD,
     LoopState,
     StopState,
@@ -20,10 +17,11 @@ from loopwarden_detectors.ladder_state import (
     command_key,
     find_loop,
     is_stopped,
+    may_block,
     may_nudge,
     may_stop,
 )
-from loopwarden_models.acks import Ack
+from loopwarden_detectors.tool_block import Block, blocked_with, may_be_blocked
 from loopwarden_models.commands import ANY_INCARNATION, CommandType, Reason
 from loopwarden_models.hashes import derived_id
 from loopwarden_models.ids import command_id, verdict_id
@@ -54,7 +52,7 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
-    """What came of a step: a verdict, the order that it caused if any, and where its evidence begins.
+    """What came of a step: a verdict, the order or the block that it caused if any, and where its evidence begins.
 
     `first_offset` is -1 if the source offset of the pattern's first step is not known any more. With `is_violation`
     there is no verdict: a step began after the run's stop was applied.
@@ -62,6 +60,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
 
     verdict: Verdict | None
     order: Order | None = None
+    block: Block | None = None
     first_offset: int = -1
     is_violation: bool = False
 
@@ -119,11 +118,23 @@ def climb(
     seen = [one for finding in findings if (one := _look_up(tree, run, finding, policy)) is not None]
     if not seen:
         return []
-    strongest, order = None, None
+    strongest, order, block = None, None, None
     if act:
         # A limit that was agreed on is not kept waiting by a loop whose nudge is still out.
         strongest = max(seen, key=lambda one: (one.finding.is_hard, one.level)) if len(seen) > 1 else seen[0]
-        order = _next_order(tree, run, strongest, policy, now)
+        if strongest.level >= PAUSE and may_stop(
+            strongest.run,
+            strongest.loop,
+            policy,
+            is_hard=strongest.finding.is_hard,
+            needs_nudge=strongest.finding.needs_nudge,
+            now_ms=now,
+        ):
+            order = _next_stop(tree, run, strongest, policy, now)
+        else:
+            block = _next_block(tree, run, strongest, policy, now)
+            if block is None:
+                order = _next_nudge(tree, run, strongest, policy, now)
     decisions = []
     for one in seen:
         if _is_to_be_said(one):
@@ -131,6 +142,8 @@ def climb(
             told_by = order if one is strongest and order is not None and order.type == "nudge" else None
             one.is_said = told_by is not None
             decisions.append(_said(tree, one, one.mode if act else "shadow", now, seq, told_by))
+    if block is not None and strongest is not None:
+        decisions.append(_ordered(tree, strongest, block.tools[-1].verdict_id, "break", now, seq, block=block))
     if order is None or strongest is None:
         return decisions
     if order.type == "nudge":
@@ -139,12 +152,14 @@ def climb(
             if other.loop is not strongest.loop and other.level >= NUDGE:
                 _note_nudge(other, order, now)
     if not strongest.is_said:
-        decisions.append(_ordered(tree, strongest, order, now, seq))
+        level = _LEVEL_OF_ORDER[order.type]
+        own_id = derived_id("ordered", order.command_id)
+        decisions.append(_ordered(tree, strongest, own_id, level, now, seq, order=order))
     return decisions
 
 
 def _look_up(tree: TreeState, run: RunState, finding: Finding, policy: Policy) -> _Seen | None:
-    mode = policy.mode_of(finding.detector)
+    mode = policy.mode_of(finding.detector, run.now_ms)
     if mode == "off":
         return None
     level = _level_of(tree, run, finding)
@@ -156,39 +171,6 @@ def _look_up(tree: TreeState, run: RunState, finding: Finding, policy: Policy) -
         return _Seen(finding, root or run, loop, level, mode, tree.root_run_id, incarnation, loop_id)
     loop = _loop_of(run, finding, run.calls)
     return _Seen(finding, run, loop, level, mode, tree.id_of(run), run.incarnation, loop_id)
-
-
-def acknowledge(tree: TreeState, ack: Ack) -> StopState | None:
-    """Note what a runtime did with a command.
-
-    Returns:
-        The stop of a run when this acknowledgement says for the first time that its gate is shut, else `None`.
-
-    Cost: O(loops) of the run; acknowledgements are as rare as commands.
-    """
-    run = tree.runs.get(ack.run_id)
-    if run is not None and run.stop is not None and run.stop.command_id == ack.command_id:
-        return _answer_stop(tree, run, run.stop, ack)
-    key = command_key(ack.command_id)
-    for loop in (*(tree.loops or ()), *((run.loops or ()) if run is not None else ())):
-        if loop.nudge_key == key and loop.answer != APPLIED:
-            if ack.status == "applied":
-                loop.answer, loop.returns = APPLIED, 0
-            elif ack.status not in ("received", "confirmed_dead"):
-                loop.answer = UNDELIVERED
-    return None
-
-
-def _answer_stop(tree: TreeState, run: RunState, stop: StopState, ack: Ack) -> StopState | None:
-    if ack.status in ("expired", "stale", "unsupported", "failed"):
-        stop.is_undelivered = True
-    stop.is_dead = stop.is_dead or ack.status == "confirmed_dead"
-    if ack.status not in ("applied", "confirmed_dead") or stop.applied_ms >= 0:
-        return None
-    stop.applied_ms = ack.at_ms
-    if stop.level < KILL:
-        lifecycle.pause(tree, run)
-    return stop
 
 
 def _level_of(tree: TreeState, run: RunState, finding: Finding) -> Level:
@@ -229,21 +211,41 @@ def _is_to_be_said(one: _Seen) -> bool:
     return finding.level >= NUDGE and finding.count >= 2 * loop.count
 
 
-def _next_order(tree: TreeState, run: RunState, one: _Seen, policy: Policy, now: int) -> Order | None:
-    finding, loop, level = one.finding, one.loop, one.level
-    if one.mode == "shadow" or level < NUDGE or is_stopped(run, policy):
+def _next_stop(tree: TreeState, run: RunState, one: _Seen, policy: Policy, now: int) -> Order | None:
+    stops = PAUSE if one.run.attended and not one.finding.is_hard else KILL
+    if one.mode != "enforce" or is_stopped(run, policy) or is_stopped(run, policy, stops):
         return None
-    if level >= PAUSE and may_stop(one.run, loop, policy, is_hard=finding.is_hard, now_ms=now):
-        if one.mode != "enforce":
-            return None
-        stops = PAUSE if one.run.attended and not finding.is_hard else KILL
-        if is_stopped(run, policy, stops):
-            return None
-        loop.stops += 1
-        order = _order(tree, one, policy, "kill_run" if stops == KILL else "pause_run", now)
-        _bind(tree, one, order, stops, now)
-        return order
-    if not may_nudge(one.run, loop, finding.count, policy):
+    one.loop.stops += 1
+    order = _order(tree, one, policy, "kill_run" if stops == KILL else "pause_run", now)
+    _bind(tree, one, order, stops, now)
+    return order
+
+
+def _next_block(tree: TreeState, run: RunState, one: _Seen, policy: Policy, now: int) -> Block | None:
+    finding, loop = one.finding, one.loop
+    if one.mode != "enforce" or one.level < BREAK or not finding.tools or is_stopped(run, policy):
+        return None
+    if not may_be_blocked(run) or not may_block(one.run, loop, policy, needs_nudge=finding.needs_nudge, now_ms=now):
+        return None
+    loop.blocks += 1
+    loop.rungs += 1
+    loop.blocked_until_ms = now + policy.ladder.tool_block_ms
+    rung = f"block:{loop.rungs}"
+    own_id = derived_id("block", tree.tenant, one.run_id, one.incarnation, finding.detector, one.loop_id, rung)
+    tools = blocked_with(run, finding.tools, loop.blocked_until_ms, own_id, now)
+    return Block(
+        tenant=tree.tenant,
+        run_id=one.run_id,
+        incarnation=one.incarnation or ANY_INCARNATION,
+        tools=tuple(tools),
+        reason=_reason(finding, now),
+    )
+
+
+def _next_nudge(tree: TreeState, run: RunState, one: _Seen, policy: Policy, now: int) -> Order | None:
+    if one.mode == "shadow" or one.level < NUDGE or is_stopped(run, policy):
+        return None
+    if not one.finding.needs_nudge or not may_nudge(one.run, one.loop, one.finding.count, policy):
         return None
     one.run.nudges += 1
     order = _order(tree, one, policy, "nudge", now)
@@ -290,17 +292,21 @@ def _order(tree: TreeState, one: _Seen, policy: Policy, kind: CommandType, now: 
         root_run_id=tree.root_run_id,
         incarnation=incarnation,
         scope="tree" if finding.is_of_tree and kind != "nudge" else "run",
-        reason=Reason(
-            pattern=finding.pattern,
-            detector=finding.detector,
-            count=finding.count,
-            window_ms=max(0, now - finding.first_ms),
-            tool=finding.tools[0] if finding.tools else None,
-            note=finding.note[:_NOTE_CHARS],
-        ),
+        reason=_reason(finding, now),
         message_id=f"nudge.{finding.detector}" if kind == "nudge" else None,
         ttl_ms=policy.ladder.command_ttl_ms,
         grace_ms=policy.ladder.kill_grace_ms if kind == "kill_run" else None,
+    )
+
+
+def _reason(finding: Finding, now: int) -> Reason:
+    return Reason(
+        pattern=finding.pattern,
+        detector=finding.detector,
+        count=finding.count,
+        window_ms=max(0, now - finding.first_ms),
+        tool=finding.tools[0] if finding.tools else None,
+        note=finding.note[:_NOTE_CHARS],
     )
 
 
@@ -317,12 +323,21 @@ def _said(tree: TreeState, one: _Seen, mode: Mode, now: int, seq: int, order: Or
     return Decision(verdict=verdict, order=order, first_offset=finding.first_offset)
 
 
-def _ordered(tree: TreeState, one: _Seen, order: Order, now: int, seq: int) -> Decision:
-    # A verdict of its own, whose id hangs on the command alone: when the end of a run is ordered depends on
-    # acknowledgements, and those may be read at another moment after a crash.
-    level = _LEVEL_OF_ORDER[order.type]
-    verdict = _record(tree, one, derived_id("ordered", order.command_id), level, one.mode, 0, now, seq, order)
-    return Decision(verdict=verdict, order=order, first_offset=one.finding.first_offset)
+def _ordered(
+    tree: TreeState,
+    one: _Seen,
+    own_id: str,
+    level: LevelName,
+    now: int,
+    seq: int,
+    *,
+    order: Order | None = None,
+    block: Block | None = None,
+) -> Decision:
+    # A verdict of its own, whose id hangs on the order alone: when it is given depends on acknowledgements, and those
+    # may be read at another moment after a crash.
+    verdict = _record(tree, one, own_id, level, one.mode, 0, now, seq, order)
+    return Decision(verdict=verdict, order=order, block=block, first_offset=one.finding.first_offset)
 
 
 _LEVEL_OF_ORDER: dict[CommandType, LevelName] = {"nudge": "nudge", "pause_run": "pause", "kill_run": "kill"}

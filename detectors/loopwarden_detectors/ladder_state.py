@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from loopwarden_detectors.base import KILL, NUDGE, PAUSE
+from loopwarden_detectors.base import BREAK, KILL, NUDGE, PAUSE
 from loopwarden_models.patterns import Level
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ UNHEARD, APPLIED, UNDELIVERED = 0, 1, 2
 # Orders to stop for one identity. An order that failed or expired is followed by one with a new id; a runtime that
 # could not carry out three will not carry out a fourth, and the alarm about it has long been raised. judgement
 MAX_STOPS_PER_LOOP = 3
+
+# Blocks of a tool for one identity: what comes back after the third is not a matter of one tool. judgement
+MAX_BLOCKS_PER_LOOP = 3
 
 
 class LoopState(Struct, array_like=True, gc=False):
@@ -41,6 +44,7 @@ class LoopState(Struct, array_like=True, gc=False):
         nudge_ms: Event time of it.
         answer: What became of it: 0 nothing heard, 1 applied, 2 could not be delivered.
         returns: How often the loop came back since the nudge was applied.
+        blocks: How often its tools were blocked. `blocked_until_ms`: event time at which the newest block ends.
     """
 
     loop_key: int
@@ -59,6 +63,8 @@ class LoopState(Struct, array_like=True, gc=False):
     nudge_ms: int = 0
     answer: int = UNHEARD
     returns: int = 0
+    blocks: int = 0
+    blocked_until_ms: int = 0
 
     def start_segment(self) -> None:
         """Forget what was said, so that it is said again; what was ordered stays known."""
@@ -124,6 +130,7 @@ def is_news(
     *,
     tree: TreeState | None = None,
     is_hard: bool = False,
+    needs_nudge: bool = True,
     now_ms: int | None = None,
 ) -> bool:
     """Note that a loop came back, and return whether anything new is to be said or done about it.
@@ -141,11 +148,12 @@ def is_news(
         veto_after_seq: See `base.Finding`.
         tree: The run's tree, if it is the tree that is judged and that remembers.
         is_hard: See `base.Finding`.
+        needs_nudge: See `base.Finding`.
         now_ms: Time of the judgement, if it is not the newest event of `run`.
 
     Cost: 0.4 µs.
     """
-    mode = policy.mode_of(detector)
+    mode = policy.mode_of(detector, run.now_ms)
     if mode == "off":
         return False
     loop = find_loop(run if tree is None else tree, loop_key)
@@ -167,9 +175,15 @@ def is_news(
     if mode == "shadow" or is_stopped(run, policy):
         return False
     subject = run if tree is None else tree.subject(run)
-    if level >= PAUSE and mode == "enforce" and may_stop(subject, loop, policy, is_hard=is_hard, now_ms=now_ms):
+    if (
+        level >= PAUSE
+        and mode == "enforce"
+        and may_stop(subject, loop, policy, is_hard=is_hard, needs_nudge=needs_nudge, now_ms=now_ms)
+    ):
         return True
-    return may_nudge(subject, loop, count, policy)
+    if level >= BREAK and mode == "enforce" and may_block(subject, loop, policy, needs_nudge=needs_nudge):
+        return True
+    return needs_nudge and may_nudge(subject, loop, count, policy)
 
 
 def may_nudge(run: RunState, loop: LoopState, count: int, policy: Policy) -> bool:
@@ -181,20 +195,41 @@ def may_nudge(run: RunState, loop: LoopState, count: int, policy: Policy) -> boo
 
 
 def may_stop(
-    run: RunState, loop: LoopState, policy: Policy, *, is_hard: bool = False, now_ms: int | None = None
+    run: RunState,
+    loop: LoopState,
+    policy: Policy,
+    *,
+    is_hard: bool = False,
+    needs_nudge: bool = True,
+    now_ms: int | None = None,
 ) -> bool:
     """Return whether the rung below was taken and failed, or need not be, and orders to stop are left."""
-    ladder = policy.ladder
     if loop.stops >= MAX_STOPS_PER_LOOP:
         return False
-    if is_hard:
-        return True
+    return is_hard or not needs_nudge or _has_failed_below(run, loop, policy, now_ms)
+
+
+def may_block(run: RunState, loop: LoopState, policy: Policy, *, needs_nudge: bool, now_ms: int | None = None) -> bool:
+    """Return whether the loop's tools may be blocked: the nudge failed, or none is asked for, and no block is out."""
+    now = run.now_ms if now_ms is None else now_ms
+    if loop.blocks >= MAX_BLOCKS_PER_LOOP or now < loop.blocked_until_ms:
+        return False
+    return not needs_nudge or _has_failed_below(run, loop, policy, now_ms)
+
+
+def _has_failed_below(run: RunState, loop: LoopState, policy: Policy, now_ms: int | None) -> bool:
+    ladder = policy.ladder
     if not loop.nudges:
         return ladder.max_nudges_per_loop == 0 or run.nudges >= ladder.max_nudges_per_run
     if loop.answer == APPLIED:
         return loop.returns >= ladder.returns_after_nudge
     since_ms = (run.now_ms if now_ms is None else now_ms) - loop.nudge_ms
     return loop.answer == UNDELIVERED or since_ms >= ladder.ack_timeout_ms
+
+
+def is_under_kill(stop: StopState) -> bool:
+    """Return whether the newest order was to end the run, in whatever incarnation."""
+    return stop.level >= KILL
 
 
 def is_stopped(run: RunState, policy: Policy, level: Level = KILL) -> bool:

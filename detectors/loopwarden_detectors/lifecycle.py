@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from loopwarden_detectors.budget import OwnBudget
+from loopwarden_detectors.denied import forget_denials
 from loopwarden_detectors.identity import call_id_key
 from loopwarden_detectors.ladder_state import StopState
 from loopwarden_detectors.rings import holds_key
@@ -24,6 +25,9 @@ from loopwarden_models.policy import Policy
 # The first event of a tree dates its wall clock. A source whose clock is days behind would have used up any limit
 # with its second, correct event. judgement
 MAX_LATE_MS: Final = 3_600_000
+
+# A layer of the policy is found by it; of a longer name the beginning counts.
+MAX_AGENT_CHARS: Final = 64
 
 _LOW = 0xFFFF_FFFF
 # The key under which a pause is among a run's pending approvals: no call id has it, they have 32 bits.
@@ -79,7 +83,10 @@ def _open_run(tree: TreeState, step: AnyStep, ts_ms: int, latest_ms: int | None)
         started_ms=ts_ms,
         now_ms=ts_ms,
         forgotten=tree.forgotten,
+        agent=(step.agent or "")[:MAX_AGENT_CHARS],
     )
+    if step.run_id != tree.root_run_id:
+        _note_birth(tree, run, step)
     root = runs.get(tree.root_run_id)
     if root is not None:
         run.attended = root.attended  # who watches the root watches its children, unless one says otherwise
@@ -94,6 +101,24 @@ def _open_run(tree: TreeState, step: AnyStep, ts_ms: int, latest_ms: int | None)
             is_of_tree=True,
         )
     return run
+
+
+def _note_birth(tree: TreeState, run: RunState, step: AnyStep) -> None:
+    """Note where in the tree a run stands. A run that left memory and comes back is no new child of its parent."""
+    parent = tree.runs.get(step.parent_run_id or tree.root_run_id)
+    run.level = 2 if parent is None or parent is run else parent.level + 1
+    tree.depth = max(tree.depth, run.level)
+    if parent is not None and parent is not run and (type(step) is RunStart or step.seq == 0):
+        parent.children += 1
+        tree.widest = max(tree.widest, parent.children)
+
+
+def hear_person(tree: TreeState, run: RunState) -> None:
+    """Note that a person spoke to a run: what it repeated, and whom it started, counts no more."""
+    run.start_segment()
+    if run.children:
+        run.children = 0
+        tree.widest = max(known.children for known in tree.runs.values())
 
 
 def _evict_idlest(tree: TreeState) -> None:
@@ -136,6 +161,8 @@ def start_run(tree: TreeState, run: RunState, step: RunStart, policy: Policy) ->
     """Note what a run declares at its start, or at a resume: nothing that was used is given back."""
     if step.attended is not None:
         run.attended = step.attended
+    if step.agent is not None:
+        run.agent = step.agent[:MAX_AGENT_CHARS]
     run.is_over = False
     if not run.calls:
         pass  # nothing to forget: most runs start once
@@ -226,6 +253,7 @@ def end_approval(tree: TreeState, run: RunState, step: ApprovalEnd) -> None:
     end_wait(tree, run, key)
     if step.decision != "approved":
         return
+    forget_denials(run)
     if step.call_id is None:
         run.start_segment()
     else:

@@ -15,7 +15,7 @@ MAX_CALLS = 44
 # What detectors may look back on, whenever they look: "the last 40 steps" of a new write.
 KEPT_CALLS = 40
 
-# Of one call: half of its pair key, half of its call key.
+# Of one call: half of its result key, half of its call key.
 _MARK_LAYOUT = Layout(">II")
 MARK = _MARK_LAYOUT.size
 HALF = MARK // 2
@@ -29,23 +29,32 @@ _pack_row, _unpack_row = _ROW_LAYOUT.pack, _ROW_LAYOUT.unpack_from
 _LOW_BITS = 11  # above them 53 bits: as many as an integer of the contract has
 OTHER_TOOL = 31
 POLLS, WAITS, UNDECLARED, GUARDED = 1 << 5, 1 << 6, 1 << 7, 1 << 8
-_KIND = POLLS | WAITS | UNDECLARED | GUARDED
+SILENT, UNPRODUCTIVE = 1 << 9, 1 << 10
+_KIND = POLLS | WAITS | UNDECLARED | GUARDED | SILENT | UNPRODUCTIVE
+
+# Low halves of result key, call key and `seq`, then milliseconds, kind and tool in one word: `when & WAITS`, `ms_of`.
+Row = tuple[int, int, int, int]
 
 _LOW = 0xFFFF_FFFF
 _MAX_MARKS_BYTES = MAX_CALLS * MARK
 
 
-def mark_of(pair_key: int, call_key: int) -> bytes:
+def mark_of(result_key: int, call_key: int) -> bytes:
     """Return what the ring keeps of the two 64-bit keys of a call, 0 = missing. Cost: 0.1 µs."""
-    return _pack_mark(pair_key & _LOW, call_key & _LOW)
+    return _pack_mark(result_key & _LOW, call_key & _LOW)
+
+
+def ms_of(row: Row) -> int:
+    """Return when a call was, in milliseconds since the run started."""
+    return row[3] >> _LOW_BITS
 
 
 class Ring(Struct, array_like=True, gc=False):
     """The newest calls of a run's segment, oldest first, 24 bytes each.
 
-    Keys are kept by their low 32 bits: a pair counts as equal if both halves are, so two different calls are taken
-    for one once in 2^64 comparisons, two results of one call once in 2^32; every rule that acts needs several in
-    order. A missing key is 0 and equals nothing; so does, once in 2^32, a key whose low half is 0.
+    Keys are kept by their low 32 bits: two different calls with different results are taken for equal once in 2^64
+    comparisons, two results of one call once in 2^32; every rule that acts needs several in order. A missing key is 0
+    and equals nothing; so does, once in 2^32, a key whose low half is 0.
 
     Calls of one round stand in the order of their call keys. They finish in any order; sorted, the same batch always
     reads the same, so that neither order hides a cycle or makes one.
@@ -76,7 +85,7 @@ class Ring(Struct, array_like=True, gc=False):
             offset: Source offset, -1 if there is none.
             ms: Milliseconds since the run started, at least 0.
             tool: Number of the tool, from `RunState.tool_number`, and what kind of call it was: `POLLS`, `WAITS` or
-                `UNDECLARED`, and `GUARDED`.
+                `UNDECLARED`, and `GUARDED`, `SILENT`, `UNPRODUCTIVE`.
             in_round: How many calls of the same round came before it.
 
         Cost: 0.3 µs; O(`in_round`) within a batch.
@@ -129,7 +138,40 @@ class Ring(Struct, array_like=True, gc=False):
             return -1, False
         if known == half:
             return newest, False
-        return self._find(half, 0), known != NO_KEY
+        return self._find(mark, 0), known != NO_KEY
+
+    def holds_result(self, mark: bytes) -> bool:
+        """Return whether a call that is held had the same result, whatever it asked. Cost: 0.15 µs."""
+        half = mark[:HALF]
+        return half != NO_KEY and self._find(half, 0) >= 0
+
+    def kinds(self, last: int) -> list[int]:
+        """Return the kinds of the newest `last` calls, oldest first; fewer if not so many are held.
+
+        Cost: 0.1 µs a call.
+        """
+        rows = self.rows
+        first = max(0, len(rows) - last * ROW)
+        return [_unpack_row(rows, at)[2] & _KIND for at in range(first, len(rows), ROW)]
+
+    def newest_rows(self, last: int) -> list[Row]:
+        """Return the newest `last` calls, oldest first; fewer if not so many are held. Cost: 0.15 µs a call."""
+        pairs = _MARK_LAYOUT.iter_unpack(self.marks[-last * MARK :])
+        whens = _ROW_LAYOUT.iter_unpack(self.rows[-last * ROW :])
+        return [(result, call, seq, when) for (result, call), (seq, _, when) in zip(pairs, whens, strict=True)]
+
+    def find_call_before(self, back: int) -> int:
+        """Return the place of the newest call equal to the one `back` places before the newest, older than it, or -1.
+
+        Cost: O(44), 3 µs.
+        """
+        at = len(self) - 1 - back
+        if at < 0:
+            return -1
+        half = bytes(self.marks[at * MARK + HALF : (at + 1) * MARK])
+        if half == NO_KEY:
+            return -1
+        return next((n for n in range(at - 1, -1, -1) if self.marks[n * MARK + HALF : (n + 1) * MARK] == half), -1)
 
     def before(self, back: int) -> tuple[bytes, int]:
         """Return mark and kind of the call `back` places before the newest; no mark and 0 if it is not held.

@@ -15,10 +15,27 @@ from msgspec import Struct, field
 
 from loopwarden_detectors.budget import OwnBudget
 from loopwarden_detectors.changing_repeat import ChangingRepeatState
+from loopwarden_detectors.context_rot import ContextState
+from loopwarden_detectors.denied import DeniedState
 from loopwarden_detectors.exact_repeat import ExactRepeatState
+from loopwarden_detectors.frozen_poll import PollState
 from loopwarden_detectors.ladder_state import LoopState, StopState
+from loopwarden_detectors.param_walk import WalkState
+from loopwarden_detectors.ping_pong import Talk
+from loopwarden_detectors.reflection import ReflectionState
+from loopwarden_detectors.refusals import RefusalState
+from loopwarden_detectors.resweep import Sweep
+from loopwarden_detectors.retry_storm import StormState
 from loopwarden_detectors.rings import BUCKETS, MARK, OTHER_TOOL, ROW, Ring
 from loopwarden_detectors.same_error import ErrorState
+from loopwarden_detectors.same_error_raw import RawErrorState
+from loopwarden_detectors.same_output import SameOutputState
+from loopwarden_detectors.self_append import AppendState
+from loopwarden_detectors.silent_run import SilentState
+from loopwarden_detectors.sleep_only import SleepState
+from loopwarden_detectors.text_chant import TextChantState
+from loopwarden_detectors.tool_block import ToolBlock
+from loopwarden_detectors.volatile_keys import VolatileCall
 from loopwarden_models.errors import StateCorrupt
 from loopwarden_models.events import Limits
 
@@ -26,8 +43,8 @@ FORMAT = 2
 
 # A tree of one run, whatever a runtime sends, and the same if its ids are ASCII; a larger snapshot is a fault of ours
 # (tests/property/test_state_size.py). Half of all have less than 1 KB. A larger tree has at most as much for each run.
-MAX_SNAPSHOT_BYTES = 5_120
-MAX_SNAPSHOT_BYTES_ASCII = 4_096
+MAX_SNAPSHOT_BYTES = 7_168
+MAX_SNAPSHOT_BYTES_ASCII = 6_144
 MAX_RUNS_PER_TREE = 64
 
 MAX_CALL_ID_BYTES = 512
@@ -48,6 +65,7 @@ class RunState(Struct, array_like=True, gc=False):
     What few runs need is `None` until it is needed: there are a hundred thousand live runs.
 
     Attributes:
+        agent: Which agent it is, as its first event or its `run_start` says; `""` = not known.
         seq: Newest `seq` of the current incarnation; what is not above it is a duplicate.
         incarnations: How many there were before the current one.
         former: Keys of the incarnations that ended; an event of one is a late copy.
@@ -61,6 +79,9 @@ class RunState(Struct, array_like=True, gc=False):
         tools: Names of tools by number.
         progress_seq: Newest step that moved the world: a new write, a changed answer, or the runtime's own word.
             -1 = none.
+        novel_call: Number of the newest call of a declared read that brought something new, -1 = none.
+        last_tool: Number of the newest call's tool. `args_bytes`, `args_crc`: length and checksum of its arguments.
+        watched: Bits of the rules that count on through calls without a sign, `base.WATCHES_POLLS` and so on.
         rate: Window of call counts, while the run makes many.
         loops: What was said and ordered. `nudges`: how many nudges, over all loops.
         forgotten: Highest number of a verdict or order whose loop left; new ones count on from it.
@@ -69,9 +90,27 @@ class RunState(Struct, array_like=True, gc=False):
         waits: Approvals that are pending, by key of the call id.
         approved: Keys of calls that a person approved and that have not ended yet.
         own: Limits of a child's own.
+        same_error_raw: Calls that failed alike. `retry_storm`: calls that failed again at once.
+        unknown_tool: Calls of tools that do not exist. `denied`: calls that were refused, by policy.
+        write_call: Number of the newest new write's call, -1 = none.
+        round_twins: `seq` of second equal calls of one round, 4 bytes each: they count once.
+        blocks: Tools that the run may not use for a while.
+        volatile: Calls whose answers differ, perhaps only by what is new each time.
+        unproductive: Of the last 32 steps, whether each brought nothing, one bit each, the newest lowest; a round is
+            one step.
+        stuck: Of the same steps, whether nothing could be learnt from each: it failed, was refused, or was silent.
+        joined: Of the last 44 calls, while one of those steps brought nothing, whether each belongs to the step of the
+            call before.
+        resweep: Things that are paged through. `self_append`: a call that grows. `param_walk`: tools that find nothing.
+        level: Of the run in its tree, 1 = the root. `children`: runs that it started since a person spoke to it.
+        silent_run: What is known of its silence.
+        thought_mark: Calls at the newest answer of the model, `~` of them if that announced calls.
+        reflection: Answers since the last action. `text_chant`: generations that chanted, since the last call.
+        context_rot: The newest compaction of the context, and what was counted over those before it.
     """
 
     incarnation: str
+    agent: str = ""
     incarnations: int = 0
     seq: int = -1
     started_ms: int = 0
@@ -85,6 +124,11 @@ class RunState(Struct, array_like=True, gc=False):
     round_size: int = 0
     silence: int = 0
     progress_seq: int = -1
+    novel_call: int = -1
+    last_tool: int = -1
+    args_bytes: int = 0
+    args_crc: int = 0
+    watched: int = 0
     ring: Ring = field(default_factory=Ring)
     call_ids: bytearray = field(default_factory=bytearray)
     tools: list[str] = field(default_factory=list)
@@ -101,6 +145,30 @@ class RunState(Struct, array_like=True, gc=False):
     waits: list[int] | None = None
     approved: list[int] | None = None
     own: OwnBudget | None = None
+    write_call: int = -1
+    round_twins: bytearray | None = None
+    frozen_poll: list[PollState] | None = None
+    same_output: SameOutputState | None = None
+    sleep_only: SleepState | None = None
+    blocks: list[ToolBlock] | None = None
+    volatile: list[VolatileCall] | None = None
+    same_error_raw: list[RawErrorState] | None = None
+    unknown_tool: RefusalState | None = None
+    denied: DeniedState | None = None
+    retry_storm: list[StormState] | None = None
+    unproductive: int = 0
+    stuck: int = 0
+    joined: int = 0
+    resweep: list[Sweep] | None = None
+    self_append: AppendState | None = None
+    param_walk: list[WalkState] | None = None
+    level: int = 1
+    children: int = 0
+    silent_run: SilentState | None = None
+    thought_mark: int = -1
+    reflection: ReflectionState | None = None
+    text_chant: TextChantState | None = None
+    context_rot: ContextState | None = None
 
     def tool_number(self, tool: str) -> int:
         """Return the number of `tool` in this run's table, `OTHER_TOOL` if the table is full."""
@@ -133,7 +201,15 @@ class RunState(Struct, array_like=True, gc=False):
         """Forget what was counted: a person spoke, or the run began anew. Loop identities stay known."""
         self.ring.clear()
         self.round_left = self.round_size = self.silence = 0
+        self.unproductive = self.stuck = self.joined = 0
+        self.resweep = self.self_append = self.param_walk = None
+        self.novel_call = self.write_call = -1
+        self.watched = 0
+        self.thought_mark = ~self.calls
+        self.reflection = self.text_chant = self.context_rot = None
+        self.round_twins = self.frozen_poll = self.same_output = self.sleep_only = None
         self.exact_repeat = self.changing_repeat = self.same_error = None
+        self.same_error_raw = self.unknown_tool = self.denied = self.retry_storm = None
         self.approved = None
         for loop in self.loops or ():
             if not loop.is_limit:
@@ -147,6 +223,26 @@ class RunState(Struct, array_like=True, gc=False):
             self.changing_repeat.first_seq = 0
         for error in self.same_error or ():
             error.first_seq = 0
+        for sweep in self.resweep or ():
+            sweep.first_seq, sweep.progress_seq = 0, -1
+        if self.self_append is not None:
+            self.self_append.first_seq = self.self_append.last_seq = 0
+        for walk in self.param_walk or ():
+            walk.first_seq = 0
+        for state in (*(self.same_error_raw or ()), *(self.retry_storm or ())):
+            state.first_seq = 0
+        for refusals in (self.unknown_tool, *(self.denied.policies if self.denied is not None else ())):
+            if refusals is not None:
+                refusals.renumber()
+        for poll in self.frozen_poll or ():
+            poll.first_seq = 0
+        if self.same_output is not None:
+            self.same_output.first_seq = 0
+        for known in (self.sleep_only, self.reflection, self.text_chant):
+            if known is not None:
+                known.first_seq = 0
+        if self.context_rot is not None:
+            self.context_rot.first_seq = self.context_rot.seq = 0
 
     def forget_call(self, call_key: int) -> None:
         """Forget what was counted of one call: a person approved it."""
@@ -155,6 +251,14 @@ class RunState(Struct, array_like=True, gc=False):
             self.exact_repeat = None
         if self.changing_repeat is not None and self.changing_repeat.call_key == call_key:
             self.changing_repeat = None
+        for poll in self.frozen_poll or ():
+            if poll.call_key == call_key:
+                poll.count = 0
+        if self.same_error_raw is not None:
+            self.same_error_raw = [known for known in self.same_error_raw if known.call_key != call_key] or None
+        for storm in self.retry_storm or ():
+            if storm.call_key == call_key:
+                storm.times.clear()  # the failure that comes now is the first
 
 
 class TreeState(Struct, array_like=True, gc=False):
@@ -169,6 +273,8 @@ class TreeState(Struct, array_like=True, gc=False):
         waits: Approvals that are pending. `waiting_since_ms`, `waited_ms`: time that counts against no limit.
         evicted_runs: How many left. `forgotten`: highest number of a verdict or order of theirs.
         loops: What was said and ordered about the tree as a whole: its limits.
+        output_bytes: What tools put out. `depth`: levels. `widest`: the most children that one run has.
+        talks: Messages that agents of the tree send each other, and do nothing else.
     """
 
     tenant: str
@@ -189,6 +295,10 @@ class TreeState(Struct, array_like=True, gc=False):
     evicted_runs: int = 0
     forgotten: int = 0
     loops: list[LoopState] | None = None
+    output_bytes: int = 0
+    depth: int = 1
+    widest: int = 0
+    talks: list[Talk] | None = None
 
     @property
     def is_over(self) -> bool:

@@ -32,6 +32,14 @@ _SAYS_NOTHING = re.compile(
     r"(command )?(exit(ed)?|exit code|error|failed|failure|status)?( with)?( (code|status))?[ :]*#?[.]?", re.IGNORECASE
 )
 _SAYS_NOTHING_CHARS = 64
+# What is wrong with the machine and not with the call, as the C library words it: whatever program says it, of whatever
+# file, it is the same wall. "No such file" and "permission denied" are about one file, and not here.
+_MACHINE = re.compile(
+    r"(no space left on device|disk quota exceeded|read-only file system|cannot allocate memory|too many open files"
+    r"|network is unreachable|no route to host|temporary failure in name resolution|name or service not known"
+    r"|could not resolve host)",
+    re.IGNORECASE,
+)
 _STACK_TRACE = "Traceback (most recent call last)"
 
 # The head and the tail of a result are enough for a signature: it may be megabytes.
@@ -83,7 +91,7 @@ class SameError:
                 _succeed(run, errors, call)
             return None
         run.silence = (run.silence << 1 | 1) & _SILENT_TWICE if errors else 1
-        key = _signature_of(call.step)
+        key = signature_of(call.step)
         if not key:
             return None
         if errors is None:
@@ -157,7 +165,7 @@ def _succeed(run: RunState, errors: list[ErrorState], call: Call) -> None:
         errors[:] = [known for known in errors if known.tool_key != own]
 
 
-def _signature_of(step: ToolEnd) -> int:
+def signature_of(step: ToolEnd) -> int:
     """Return the key of what identifies the error, 0 if nothing does."""
     error = step.error
     if error is None:
@@ -167,6 +175,9 @@ def _signature_of(step: ToolEnd) -> int:
         text = _result_text(step)
         if not text:
             return 0
+    machine = _machine_fault(text[:_RESULT_BYTES])
+    if machine:
+        return _signature(step.tool, None, None, machine)
     text = text[-SIGNATURE_CHARS:] if _STACK_TRACE in text else text[:SIGNATURE_CHARS]
     # Cut, because the memo keeps them, and nothing on the wire bounds them.
     error_class, status = error.error_class, error.status
@@ -181,6 +192,12 @@ def _signature_of(step: ToolEnd) -> int:
 def _signature(tool: str, error_class: str | None, status: int | str | None, text: str) -> int:
     masked = _NUMBERS.sub("#", " ".join(text.split()))
     return stable_key(f"{tool}\0{error_class}\0{status}\0{masked}") or 1
+
+
+@lru_cache(_MEMO)
+def _machine_fault(text: str) -> str:
+    found = _MACHINE.search(text)
+    return found[0].lower() if found else ""
 
 
 @lru_cache(_MEMO)

@@ -31,3 +31,32 @@ GUARD_ANSWERS: Final = frozenset({"blocked", "cached"})
 
 # Tools that only let time pass. Between two equal steps they neither prove nor disprove a repetition.
 WAIT_TOOLS: Final = frozenset({"sleep", "wait"})
+
+# Tools that write down a thought or a plan and change nothing else, as agents and servers of tools name them. A call of
+# one is no action (detectors.md, reflection). What asks a person to agree to a plan is not among them.
+THOUGHT_TOOLS: Final = frozenset(
+    {
+        "Think",
+        "TodoRead",
+        "TodoWrite",
+        "SetTodoList",
+        "create_plan",
+        "manage_todo_list",
+        "mcp__sequential-thinking__sequentialthinking",
+        "plan",
+        "reflect",
+        "sequential_thinking",
+        "sequentialthinking",
+        "task_tracker",
+        "think",
+        "thinking",
+        "todo",
+        "todo_read",
+        "todo_write",
+        "todoread",
+        "todowrite",
+        "update_plan",
+        "update_todo_list",
+        "write_todos",
+    }
+)

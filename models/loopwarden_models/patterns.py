@@ -28,8 +28,19 @@ PATTERNS: Final = frozenset(
     {
         "tool_repetition",
         "tool_oscillation",
+        "frozen_poll",
         "error_loop",
+        "param_walk",
+        "tool_hallucination",
+        "guardrail_loop",
+        "retry_storm",
+        "no_progress",
         "rate_runaway",
         "budget_exceeded",
+        "agent_ping_pong",
+        "idle",
+        "text_loop",
+        "reflection_paralysis",
+        "context_rot",
     }
 )

@@ -8,48 +8,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Final
+from collections.abc import Callable
 
+from loopwarden.nudge_texts import TEMPLATES
 from loopwarden_models.commands import Command
 
 _MAX_TOOL_CHARS = 64
 _MAX_FREE_CHARS = 2_000
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_.:/-]+")
-
-# Each text names what was counted and offers a next step; the class of the loop decides which (detectors 3.5).
-TEMPLATES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "nudge.exact_repeat": (
-            "{Tool} was called {times} with the same arguments and gave the same result each time. Treat that result "
-            "as settled: the same call will not change it. Work with what it says, try different arguments or another "
-            "way, or finish and say what could not be found out."
-        ),
-        "nudge.changing_repeat": (
-            "{Tool} was called {times} with the same arguments; the answers differ and the task has not moved. Decide "
-            "what you need from it. If you wait for something, wait once for long enough; otherwise go on with the "
-            "latest answer, or finish with what you have."
-        ),
-        "nudge.cycle": (
-            "Your last steps are a circle: the same calls{with_tool} in the same order, {times} round, with the same "
-            "results. Another round will end where this one did. Say what is still unknown, take a step that is not "
-            "part of the circle, or finish and report."
-        ),
-        "nudge.same_error": (
-            "{Tool} failed {times} with the same error. Sent again, it will fail again. Read the error, then correct "
-            "the arguments or use another way; if there is none, stop and report the error."
-        ),
-        "nudge.budget": (
-            "This run is close to one of its limits{at_count}. Finish now: answer from what you have, and list what "
-            "is left open."
-        ),
-        "nudge.rate": (
-            "This run makes its calls far faster than it may{in_window}. Leave out calls whose answer you already "
-            "have, join those that belong together, and make one call at a time."
-        ),
-    }
-)
 
 
 def render(command: Command, *, allow_free_text: bool = False) -> str | None:
@@ -71,8 +37,12 @@ def render(command: Command, *, allow_free_text: bool = False) -> str | None:
     window_s = (reason.window_ms or 0) / 1_000 if reason is not None else 0.0
     return template.format(
         Tool=f"The tool `{tool}`" if tool else "The same tool",
+        tool=f"the tool `{tool}`" if tool else "the same tool",
+        named=f", last `{tool}`" if tool else "",
         with_tool=f", `{tool}` among them," if tool else "",
         times=f"{count} times" if count > 1 else "several times",
+        times_other=f"{count}" if count > 1 else "several",
+        Count=f"{count}" if count > 1 else "Some",
         at_count=f" (the count stands at {count})" if count else "",
         in_window=f" ({count} in {window_s:g} s)" if count and window_s else f" ({count})" if count else "",
     )

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from loopwarden_detectors.ladder import Decision, acknowledge
+from loopwarden_detectors.answers import acknowledge
+from loopwarden_detectors.ladder import Decision
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_models.acks import Ack
 

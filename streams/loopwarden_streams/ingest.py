@@ -20,7 +20,8 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 from faust.types import TP, EventT
 
-from loopwarden_detectors.ladder import Decision, acknowledge
+from loopwarden_detectors.answers import acknowledge
+from loopwarden_detectors.ladder import Decision
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_detectors.watch import observe
 from loopwarden_models.acks import Ack

@@ -18,9 +18,10 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from loopwarden_detectors.ladder import Decision, Order
+from loopwarden_detectors.tool_block import Block
 from loopwarden_models.codec import encode
 from loopwarden_models.commands import Command, EvidenceRange, Reason
-from loopwarden_models.control_state import FenceRecord, RunRecord, fence_key, run_record_key
+from loopwarden_models.control_state import BlockedTool, FenceRecord, RunRecord, fence_key, run_record_key
 from loopwarden_models.errors import TransportError
 from loopwarden_models.events import step_key
 from loopwarden_models.ids import control_partition
@@ -75,7 +76,7 @@ class Outbox:
         ]
         waiting = self._outstanding[partition.number]
         try:
-            await self._issue(partition, commands, waiting)
+            await self._issue(partition, commands, [found.block for found, _ in decisions if found.block], waiting)
             if letters:
                 topic = self._settings.topic("dead-letter")
                 waiting.extend(await write_batch(self._bulk, topic, partition.number, letters))
@@ -168,7 +169,11 @@ class Outbox:
         await self._send_record(tenant, record, self._outstanding[partition.number])
 
     async def _issue(
-        self, partition: Partition, commands: Sequence[Command], waiting: deque[asyncio.Future[Any]]
+        self,
+        partition: Partition,
+        commands: Sequence[Command],
+        blocks: Sequence[Block],
+        waiting: deque[asyncio.Future[Any]],
     ) -> None:
         """Hand commands over at once, those of one control partition in one request.
 
@@ -177,6 +182,18 @@ class Outbox:
         """
         records: defaultdict[int, list[Out]] = defaultdict(list)
         orders: defaultdict[int, list[Out]] = defaultdict(list)
+        for block in blocks:
+            # Before the kills: of two records of one run the later one binds.
+            record = RunRecord(
+                v=1,
+                key=run_record_key(block.tenant, block.run_id),
+                version=_version(partition),
+                state="open",
+                incarnation=block.incarnation,
+                reason=_cut(block.reason),
+                blocked_tools=[BlockedTool(one.tool, one.until_ms, one.verdict_id) for one in block.tools],
+            )
+            records[self._control_partition(block.tenant)].append(Out(record.key.encode(), encode(record)))
         for command in commands:
             number = self._control_partition(command.tenant)
             orders[number].append(Out(f"{command.tenant}|{command.run_id}".encode(), encode(command)))

@@ -32,6 +32,7 @@ class Partition:
         watermark_ms: Newest event time seen. The partition's clock goes on from there while nothing comes.
         watermark_at: `time.monotonic()` when it moved.
         progress_at: `time.monotonic()` when `next_offset` of any source last moved.
+        caught_up_at: `time.monotonic()` when the broker last said that no step is left to read.
         covered: By source, the newest offset that a checkpoint made durable. `covered_at`: `time.monotonic()` of it.
         is_saved: A position record of this epoch is in the changelog, so that nobody takes the epoch again.
         replay_until: End of the steps when this ownership began: below it, steps may come that were judged before.
@@ -53,6 +54,7 @@ class Partition:
     watermark_ms: int = 0
     watermark_at: float = field(default_factory=time.monotonic)
     progress_at: float = field(default_factory=time.monotonic)
+    caught_up_at: float = float("-inf")
     covered: dict[str, int] = field(default_factory=dict)
     covered_at: float = field(default_factory=time.monotonic)
     is_saved: bool = False

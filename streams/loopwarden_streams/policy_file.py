@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import re
 from pathlib import Path
 
@@ -46,15 +47,22 @@ def load_policy(path: str | Path | None) -> Policy:
 
 def to_yaml(policy: Policy) -> str:
     """Return `policy` as YAML that `load_policy` reads back to an equal policy."""
-    return yaml.safe_dump(msgspec.to_builtins(policy), sort_keys=False, allow_unicode=True)
+    data = msgspec.to_builtins(policy, builtin_types=(dt.date,))
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `loopwarden policy`."""
     parser.add_argument("file", nargs="?", help="policy file to check; without it the default policy is printed")
+    parser.add_argument("--tenant", default="", help="show what is in force for this tenant")
+    parser.add_argument("--agent", default="", help="... for this agent")
+    parser.add_argument("--tool", default="", help="... and for calls of this tool")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the effective policy: the defaults, or a checked file laid over them."""
-    print(to_yaml(load_policy(args.file)), end="")
+    """Print a policy: the defaults, a checked file laid over them, or what is in force in one place of its layers."""
+    policy = load_policy(args.file)
+    if args.tenant or args.agent or args.tool:
+        policy = policy.of(args.tenant, args.agent).for_tool(args.tool)
+    print(to_yaml(policy), end="")
     return 0

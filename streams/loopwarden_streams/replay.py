@@ -23,6 +23,7 @@ from loopwarden_streams.policy_file import load_policy
 from loopwarden_streams.replay_core import Broken, Replay, SourceRecord
 from loopwarden_streams.replay_report import Earliest, Row, new_console, printable, show, summary_view, verdict_table
 from loopwarden_streams.replay_sources import find_files, read_file, total_bytes
+from loopwarden_streams.replay_summary import ordered_by
 from loopwarden_streams.settings import Settings, add_settings_arguments
 
 EXIT_BROKEN: Final = 1
@@ -186,7 +187,7 @@ class _Session:
                 self._written += 1
                 _write_json(verdict)
             return
-        order = decision.order.type if decision.order is not None else None
+        order = ordered_by(decision)
         place = record.source.place(decision.first_offset)
         self._rows.add(Row(verdict, order, self._replay.agent_of(decision), place))
 

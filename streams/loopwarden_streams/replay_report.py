@@ -200,11 +200,16 @@ def _picture(summary: Summary, *, plain: bool) -> RenderableType:
     table.add_column("", no_wrap=True, width=_BAR_CELLS)
     table.add_column("verdicts", justify="right", no_wrap=True)
     most = max(sum(levels.values()) for levels in summary.runs_by_level.values())
+    silent = 0
     for detector, levels in summary.runs_by_level.items():
         if detector == ANY:
             continue
         said = sum(summary.verdicts[detector].values())
-        table.add_row(*_picture_row(detector, levels, used, most, shades), f"{said:,}" if said else Text("0", "dim"))
+        silent += not said
+        if said:
+            table.add_row(*_picture_row(detector, levels, used, most, shades), f"{said:,}")
+    if silent:
+        table.add_row(Text(f"{silent} other rules", style="dim"), *_picture_row("", {}, used, most, shades)[1:], "0")
     said = sum(sum(levels.values()) for levels in summary.verdicts.values())
     table.add_section()
     table.add_row(*_picture_row("any of them", summary.runs_by_level[ANY], used, most, shades), f"{said:,}")

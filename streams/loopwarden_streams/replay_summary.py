@@ -19,6 +19,13 @@ from loopwarden_models.verdicts import Verdict
 ANY: Final = "any"
 
 
+def ordered_by(decision: Decision) -> str | None:
+    """Return what a decision ordered: the type of a command, `block_tool`, or `None`."""
+    if decision.order is not None:
+        return decision.order.type
+    return "block_tool" if decision.block is not None else None
+
+
 class StoppedRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run that would have been stopped: by an order, or where the mode holds orders back, by what was seen.
 
@@ -115,10 +122,10 @@ class Tally:
         for name in (verdict.detector, ANY):
             strongest = self._strongest[name]
             strongest[key] = max(level, strongest.get(key, level))
-        order = decision.order
+        order = ordered_by(decision)
         if order is not None:
-            self._orders[order.type] += 1
-        ends = order.type if order is not None and order.type != "nudge" else None
+            self._orders[order] += 1
+        ends = order if order in ("kill_run", "pause_run") else None
         known = self._stops.get(key)
         if level >= Level.PAUSE and (known is None or (ends and not known.order)):
             self._stops[key] = _Stop(verdict, run, tree, tree.cost_usd, ends)

@@ -93,13 +93,23 @@ class StepCounts:
 
 
 def report_decisions(metrics: Metrics, decisions: Sequence[tuple[Decision, int]], commands: Sequence[Command]) -> None:
-    """Count verdicts and commands, and write one log line for each command."""
+    """Count verdicts, commands and blocked tools, and write one log line for each that was ordered."""
     now_s = time.time()
     for decision, _ in decisions:
         verdict = decision.verdict
         if verdict is not None:
             metrics.count_verdict(verdict)
             metrics.observe_detection(verdict.detector, now_s - verdict.at_ms / 1000)
+        block = decision.block
+        if block is not None:
+            metrics.count_command(block.tenant, "block_tool", "enforce", block.reason.detector)
+            log.info(
+                "tools blocked for run %s (tenant %s): %s: %s",
+                block.run_id,
+                block.tenant,
+                ", ".join(one.tool for one in block.tools),
+                block.reason.note or "",
+            )
     for command in commands:
         detector = command.reason.detector if command.reason is not None else ""
         metrics.count_command(command.tenant, command.type, command.mode, detector)

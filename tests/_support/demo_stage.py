@@ -12,7 +12,8 @@ import yaml
 
 from loopwarden import Guard, Limits, LoopwardenStopped
 from loopwarden.testing import MemoryTransport
-from loopwarden_detectors.ladder import Order, acknowledge
+from loopwarden_detectors.answers import acknowledge
+from loopwarden_detectors.ladder import Order
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_detectors.watch import observe
 from loopwarden_models.commands import Command

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from tests._support.clients import OutRecord
 
-from loopwarden_detectors.ladder import acknowledge
+from loopwarden_detectors.answers import acknowledge
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_detectors.watch import observe
 from loopwarden_models.acks import Ack

@@ -50,7 +50,8 @@ def problems(path: Path) -> Iterator[str]:
             yield f"{name}:{number}: import the package (loopwarden_models, ...), not the folder"
         if in_product and _UNDONE.search(line):
             yield f"{name}:{number}: left undone: {line.strip()}"
-        if name.parts[0] != "LICENSE" and path != Path(__file__) and _MACHINE.search(line):
+        is_story = name.parts[:2] == ("tests", "cases")  # of somebody's agent, on a machine that does not exist
+        if name.parts[0] != "LICENSE" and path != Path(__file__) and not is_story and _MACHINE.search(line):
             yield f"{name}:{number}: a path of a machine: {line.strip()[:80]}"
         if path != Path(__file__) and _REGISTRY.search(line):
             yield f"{name}:{number}: the host of a registry: {line.strip()[:80]}"

@@ -45,7 +45,7 @@ def exact_repeat(run_id: str = "report-1", *, times: int = 14, start_ms: int = S
     run = Recorder(run_id, "researcher", start_ms=start_ms, goal="Find the revenue of 2024.")
     for _ in range(times):
         run.think("Let me search once more.", cost_usd=0.012)
-        run.call("search", {"query": "revenue 2024"}, "0 documents found", effect="read")
+        run.call("search", {"query": "revenue 2024"}, "see the annual report", effect="read")
     run.add("run_end", 1_000, status="failed")
     return run.events
 

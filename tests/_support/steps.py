@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from loopwarden_detectors import ladder, watch
+from loopwarden_detectors import answers, watch
 from loopwarden_detectors.ladder import Decision, Order
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_models.acks import Ack
@@ -76,7 +76,7 @@ class Run:
         return self.step("run_end", status=status)
 
     def call(
-        self, tool: str = "search", args: Any = "q", result: Any = "nothing found", *, fails: Any = None, **fields: Any
+        self, tool: str = "search", args: Any = "q", result: Any = "chapter one", *, fails: Any = None, **fields: Any
     ) -> AnyStep:
         """Return a `tool_end`.
 
@@ -99,7 +99,7 @@ class Run:
         return self.step("tool_end", **(event | fields))
 
     def calls(
-        self, n: int, tool: str = "search", args: Any = "q", result: Any = "nothing found", **fields: Any
+        self, n: int, tool: str = "search", args: Any = "q", result: Any = "chapter one", **fields: Any
     ) -> list[AnyStep]:
         """Return `n` equal calls, one after another."""
         return [self.call(tool, args, result, **fields) for _ in range(n)]
@@ -143,7 +143,7 @@ def decide(
 
 def answer(tree: TreeState, order: Order, status: str, *, at_ms: int = START_MS, run_id: str | None = None) -> None:
     """Acknowledge an order, as the run that it is for or another one."""
-    ladder.acknowledge(
+    answers.acknowledge(
         tree,
         Ack(
             v=1,

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from loopwarden_detectors import ladder, watch
+from loopwarden_detectors import answers, watch
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_models.acks import Ack
 from loopwarden_models.codec import decode_step
@@ -75,7 +75,7 @@ def judge(folder: Path, policy: Policy) -> list[Trace]:
                     status="applied",
                     at_ms=step.ts_ms,
                 )
-                ladder.acknowledge(tree, ack)
+                answers.acknowledge(tree, ack)
             if decision.verdict is not None:
                 said[step.run_id].append(decision.verdict)
     labels = map(json.loads, (folder / "labels.jsonl").read_text(encoding="utf-8").splitlines())

@@ -96,6 +96,29 @@ def test_an_applied_kill_becomes_a_record_that_outlives_the_run(apache_kafka: Ap
         assert worker.metric("loopwarden_command_acks_total", status="applied") == 1
 
 
+def test_a_nudge_that_did_not_help_blocks_the_tool_for_the_run(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
+    """Level break is state: whoever takes the run up reads which of its tools are shut, and until when."""
+    events = looping("r1", 7, start_ms=now_ms() - 9 * GAP_MS)
+
+    with Deployment(apache_kafka.bootstrap, tmp_path, mode="enforce", max_action_age_ms=0) as deployment:
+        deployment.start().ready()
+        deployment.write(records(events[:4], deployment.partitions))
+        deployment.wait_applied()
+        (nudge,) = deployment.messages("control.commands")
+        deployment.write([ack_of(deployment, nudge, "received"), ack_of(deployment, nudge, "applied")], topic="acks")
+        deployment.wait_applied()
+        deployment.write(records(events[4:], deployment.partitions))
+        deployment.wait_applied()
+
+        record = {record["key"]: record for record in deployment.messages("control.state")}["acme|run|r1"]
+        broken = [verdict for verdict in deployment.messages("verdicts") if verdict["level"] == "break"]
+        assert record["state"] == "open"
+        (blocked,) = record["blocked_tools"]
+        assert blocked["tool"] == events[1]["tool"]
+        assert blocked["verdict_id"] in {verdict["verdict_id"] for verdict in broken}
+        assert blocked["until_ms"] - now_ms() > 0
+
+
 def test_sigterm_leaves_a_checkpoint(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
     """A rolling deployment replays nothing: what was read is saved and committed before the process ends."""
     events = [event for run in fleet(40, seed=2) for event in run]

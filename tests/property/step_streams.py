@@ -22,6 +22,15 @@ EAGER = Policy.from_builtins(
         "changing_repeat": {"observe": 4, "nudge": 6, "clock_observe": 3, "clock_nudge": 4},
         "cycle": {"kill_laps": 4},
         "same_error": {"kill": 6},
+        "frozen_poll": {"observe": 3, "nudge": 4, "kill": 6},
+        "interleaved_repeat": {"kill": 5},
+        "same_output": {"observe": 3, "nudge": 4, "kill": 6},
+        "resweep": {"min_calls": 3},
+        "self_append": {"kill": 6},
+        "param_walk": {"observe": 3, "nudge": 4, "break_at": 5, "kill": 6},
+        "no_progress": {"observe": 3, "observe_window": 4, "nudge": 4, "nudge_window": 6, "kill": 6, "kill_window": 8},
+        "text_chant": {"nudge": 3, "kill": 4},
+        "reflection": {"observe": 2, "nudge": 3, "observe_tokens": 1_000, "nudge_tokens": 5_000, "kill_tokens": 20_000},
         "rate": {"observe_per_min": 30, "nudge_per_min": 40, "kill_per_min": 50},
         "budget": {"observe_steps": 20, "nudge_steps": 30, "max_steps_if_stuck": 40, "limits": {"max_steps": 60}},
         "ladder": {"ack_timeout_ms": 10_000, "command_ttl_ms": 20_000},
@@ -67,6 +76,10 @@ def _fail(run: Run, n: int) -> list[AnyStep]:
     return [run.call("edit", run.seq, fails=f"no match in line {k}", effect=_EFFECTS[n % 6]) for k in range(n)]
 
 
+def _hammer(run: Run, n: int) -> list[AnyStep]:
+    return [run.call("deploy", "again", fails="no route to host", effect=_EFFECTS[n % 6]) for _ in range(n)]
+
+
 def _hurry(run: Run, n: int) -> list[AnyStep]:
     usual, run.gap_ms = run.gap_ms, 40
     steps = [run.call("fetch", run.seq, run.seq) for _ in range(28 + 2 * n)]
@@ -86,6 +99,25 @@ def _refused(run: Run, n: int) -> list[AnyStep]:
 
 def _wait_between(run: Run, n: int) -> list[AnyStep]:
     return [step for _ in range(n) for step in (run.call(args="the same"), run.call("bash", "sleep 5", ""))]
+
+
+def _poll(run: Run, n: int) -> list[AnyStep]:
+    words = [{"job": k % 2 if k < 8 or n % 2 else k} for k in range(12)]
+    polls = [run.call("status", word, "running", effect="poll") for word in words]
+    return [step for poll in polls for step in ((poll, run.call("sleep", 5, "")) if n % 3 else (poll,))]
+
+
+def _ask_around(run: Run, n: int) -> list[AnyStep]:
+    return [
+        run.call("grep", run.seq, "no match" if n % 2 else "available", effect="read")
+        if k % 3
+        else run.call("think", k % 2, "ok", effect="read")
+        for k in range(12)
+    ]
+
+
+def _sleep(run: Run, n: int) -> list[AnyStep]:
+    return [run.call("sleep", {"seconds": 5 * n**2}, "") for _ in range(n)]
 
 
 def _in_flight(run: Run, n: int) -> list[AnyStep]:
@@ -126,6 +158,81 @@ def _start(run: Run, n: int) -> list[AnyStep]:
     return [run.start(attended=n % 2 == 0, limits=limits)]
 
 
+def _page(run: Run, n: int) -> list[AnyStep]:
+    effect = "unknown" if n % 2 else "read"
+    return [
+        run.call("read", {"path": "a.py", "offset": at, "limit": 10}, f"page {at}", effect=effect)
+        for shift in (10, 10, 14)
+        for at in range(shift, shift + 60, 10)
+    ]
+
+
+def _append(run: Run, n: int) -> list[AnyStep]:
+    texts = ["make the thing; " * (k + 1) for k in range(9)]
+    return [
+        run.call("sh", {"cmd": text}, k if n % 3 else "done", effect=_EFFECTS[n % 6]) for k, text in enumerate(texts)
+    ]
+
+
+def _find_nothing(run: Run, n: int) -> list[AnyStep]:
+    answer = ("no results found", "", "[]")[n % 3]
+    steps = [run.call("find", f"{run.seq}", answer, effect="unknown" if n % 2 else "read") for _ in range(6 + n)]
+    return [*steps, run.call("find", "there", "it is")] if n % 5 == 0 else steps
+
+
+def _stand_still(run: Run, n: int) -> list[AnyStep]:
+    return [
+        step
+        for k in range(6 + n)
+        for step in (
+            run.batch(("sh", f"{run.seq}", ""), ("see", f"{run.seq}", "" if k % 4 else k), effect="read")
+            if n % 3 == 0
+            else [run.call("sh", f": {run.seq}", "") if k % 2 else run.call("sh", run.seq, fails=f"wall {'x' * k}")]
+        )
+    ]
+
+
+def _talk(run: Run, n: int) -> list[AnyStep]:
+    other = Run(f"t{run.seq}", root=run.root or run.run_id, tenant=run.tenant)
+    pair = (run, other)
+    steps = []
+    for k in range(12):
+        text = None if n % 3 == 0 else f"Please look at point {n} again." if n % 3 == 1 else f"{k * k * 7919} {k}" * 9
+        steps.append(pair[k % 2].step("message", to_run_id=pair[1 - k % 2].run_id, text=text))
+        if k % 4 == n % 4 and n > 6:
+            steps.append(pair[k % 2].call("inbox", k, "", effect="poll"))
+    return steps
+
+
+def _hang(run: Run, n: int) -> list[AnyStep]:
+    args = {"timeout_s": 3_600 + n}
+    return [run.step("tool_start", tool="make", call_id=f"h{run.seq}-{k}", args=args) for k in range(n)]
+
+
+def _chant(run: Run, n: int) -> list[AnyStep]:
+    text = "Let me look again. " * (3 + 2 * n)
+    return [run.model(text=text if k % 2 else None, reasoning=text, tool_calls=0) for k in range(1 + n % 4)]
+
+
+def _ponder(run: Run, n: int) -> list[AnyStep]:
+    usage = {"input_tokens": 10, "output_tokens": 9_000 * (n % 3)}
+    return [run.model(text=f"Thought {run.seq}.", usage=usage, tool_calls=0, duration_ms=n * 90_000) for _ in range(n)]
+
+
+def _squeeze(run: Run, n: int) -> list[AnyStep]:
+    after = 95_000 if n % 2 else 9_000
+    return [
+        step
+        for k in range(2 + n % 4)
+        for step in (
+            run.call("read", {"page": k % 2 if n % 3 else 0}, "as before", effect="read"),
+            run.step("compaction", tokens_before=100_000, tokens_after=after),
+            run.model(usage={"input_tokens": after + 1_000 * n * n, "output_tokens": 5}, tool_calls=1),
+            *[run.call("read", {"page": page}, "as before", effect="read") for page in range(n % 4)],
+        )
+    ]
+
+
 def _many_loops(run: Run, n: int) -> list[AnyStep]:
     return [step for k in range(14) for step in run.calls(2 + n % 2, args=f"question {k}", effect="read")]
 
@@ -144,10 +251,14 @@ SCENES: dict[str, Scene] = {
         _change,
         _turn,
         _fail,
+        _hammer,
         _hurry,
         _batches,
         _refused,
         _wait_between,
+        _poll,
+        _ask_around,
+        _sleep,
         _in_flight,
         _retried,
         _speak,
@@ -155,6 +266,15 @@ SCENES: dict[str, Scene] = {
         _resume,
         _end,
         _start,
+        _page,
+        _append,
+        _find_nothing,
+        _stand_still,
+        _talk,
+        _hang,
+        _chant,
+        _ponder,
+        _squeeze,
         _many_loops,
         _from_spans,
     )

@@ -69,7 +69,7 @@ def test_a_cost_that_nobody_reports_is_unknown() -> None:
     limits = {"max_cost_usd": 0.0, "max_tokens": 1_000}
     usage = {"input_tokens": 100}
     steps = [run.start(limits=limits), *[run.model(usage=usage, cost_usd=cost) for cost in (0, None) * 5]]
-    found = verdicts(decide(steps))
+    found = verdicts(decide(steps), "budget")
 
     assert {verdict.evidence.limit for verdict in found} == {"max_tokens"}
     assert found[-1].level == "kill"
@@ -384,3 +384,120 @@ def test_sums_stay_within_what_a_snapshot_can_hold() -> None:
     decide([start, *[run.model(usage=usage, cost_usd=1e9) for _ in range(3_000)]], tree=tree)
 
     assert type(tree).from_bytes(tree.to_bytes()) == tree
+
+
+def spawned(parent: Run, n: int, name: str = "child") -> list[AnyStep]:
+    """Return the starts of `n` children of a run."""
+    root = parent.root or parent.run_id
+    return [Run(f"{name}-{k}", root=root).start(parent_run_id=parent.run_id) for k in range(n)]
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_output_is_a_spend_of_its_own(reported: bool) -> None:
+    """A debug log with every call: neither tokens nor dollars show it. Reached is over, cut or not."""
+
+    #  megabytes   10 … 30  40       45     50
+    #                       observe  nudge  kill
+    def put_out(run: Run, megabytes: int) -> AnyStep:
+        if reported:
+            return run.call("bash", run.seq, f"{run.seq} (cut)", result_bytes=megabytes * 1_000_000)
+        return run.call("bash", run.seq, "x" * (megabytes * 1_000 - 2))
+
+    policy = only("budget") if reported else Policy.from_builtins({"budget": {"limits": {"max_output_bytes": 50_000}}})
+    run = Run()
+    tree = tree_of(first := run.start())
+    decide([first], policy, tree=tree)
+    for megabytes, expected in [(10, 0), (20, 0), (10, 1), (5, 2), (4, 2), (1, 3)]:
+        decisions = decide([put_out(run, megabytes)], policy, tree=tree)
+        assert len(tree.loops or ()) == (expected > 0)
+        assert max([0, *[loop.asked for loop in tree.loops or ()]]) == [0, 1, 2, 5][expected]
+
+    assert verdicts(decisions, "budget")[0].evidence.limit == "max_output_bytes"
+
+
+def test_output_is_counted_to_the_end() -> None:
+    """Whatever a runtime reports fits into a snapshot."""
+    run = Run()
+    tree = tree_of(first := run.start())
+    decide([first, *[run.call(n, n, result_bytes=2**53 - 1) for n in map(str, range(4))]], BUDGET, tree=tree)
+
+    assert tree.output_bytes == 2**53 - 1
+
+
+def test_a_tree_of_many_levels_is_ended() -> None:
+    """Agents that start agents: told of at four levels, ended at the seventh of six; nothing is advised."""
+    boss = Run("boss")
+    steps, parent = [boss.start()], "boss"
+    for level in range(2, 9):
+        child = Run(f"level-{level}", root="boss")
+        steps.append(child.start(parent_run_id=parent))
+        parent = child.run_id
+    for levels_deep, expected in {3: 0, 4: 1, 6: 1, 7: 2, 8: 2}.items():
+        decisions = decide(steps[:levels_deep], BUDGET)
+        assert levels(decisions) == ["observe", "kill"][:expected]
+        assert orders(decisions) == ["kill_run"] * (expected == 2)
+
+    kill = order_of(decide(steps, BUDGET), "kill_run")
+    assert (kill.run_id, kill.scope, kill.reason.note) == ("boss", "tree", "7 of 6 levels of runs used")
+
+
+def test_a_run_with_many_children_is_ended() -> None:
+    """Told of at 25, ended at the first that was not granted."""
+    for children, expected in {24: 0, 25: 1, 50: 1, 51: 2}.items():
+        boss = Run("boss")
+        decisions = decide([boss.start(), *spawned(boss, children)], BUDGET)
+        assert levels(decisions) == ["observe", "kill"][:expected]
+    assert verdicts(decisions)[-1].evidence.limit == "max_children"
+
+
+def test_children_are_counted_by_parent() -> None:
+    """Three managers with twenty each are no fan-out of one."""
+    boss = Run("boss")
+    managers = [Run(f"m{n}", root="boss") for n in range(3)]
+    steps = [boss.start(), *[manager.start(parent_run_id="boss") for manager in managers]]
+    for manager in managers:
+        steps += spawned(manager, 20, manager.run_id)
+
+    assert levels(decide(steps, BUDGET)) == []
+
+
+def test_a_person_grants_children_anew() -> None:
+    """An assistant of many turns starts a few at each."""
+    boss = Run("boss")
+    steps = [boss.start()]
+    for turn in range(9):
+        steps += [boss.user(), *spawned(boss, 20, f"turn-{turn}")]
+
+    assert levels(decide(steps, BUDGET)) == []
+
+
+def test_a_child_that_comes_back_is_no_new_one() -> None:
+    """More runs than are kept in memory: the idlest leave, and are there again with their next step."""
+    boss = Run("boss")
+    managers = [Run(f"m{n}", root="boss") for n in range(4)]
+    workers = [Run(f"w{n}", root="boss") for n in range(80)]
+    parents = [managers[n % 4].run_id for n in range(80)]
+    steps = [boss.start(), *[manager.start(parent_run_id="boss") for manager in managers]]
+    steps += [worker.start(parent_run_id=parent) for worker, parent in zip(workers, parents, strict=True)]
+    for lap in range(9):
+        steps += [
+            worker.call("read", lap, f"{worker.run_id} {lap}", parent_run_id=parent)
+            for worker, parent in zip(workers, parents, strict=True)
+        ]
+
+    assert not [one for one in verdicts(decide(steps, BUDGET)) if one.evidence.limit in ("max_children", "max_depth")]
+
+
+def test_the_shape_of_a_tree_is_the_policy_s_alone() -> None:
+    """What spawns itself without end does not decide how often it may; another agent's policy may differ."""
+    policy = Policy.from_builtins(
+        {
+            "mode": "enforce",
+            "budget": {"limits": {"max_children": 2}},
+            "agents": {"swarm": {"budget": {"mode": "shadow"}}},
+        }
+    )
+    boss = Run("boss")
+    assert orders(decide([boss.start(limits={"max_children": 9}), *spawned(boss, 2)], policy)) == []
+    boss = Run("boss")
+    assert orders(decide([boss.start(limits={"max_children": 9}), *spawned(boss, 3)], policy)) == ["kill_run"]

@@ -13,7 +13,7 @@ import yaml
 
 from loopwarden_detectors.rings import KEPT_CALLS
 from loopwarden_detectors.same_error import SIGNATURE_CHARS
-from loopwarden_detectors.watch import BUDGET, CALL_DETECTORS, DETECTORS
+from loopwarden_detectors.watch import BUDGET, CALL_DETECTORS, DETECTORS, STEP_DETECTORS, TICK_DETECTORS
 from loopwarden_models.policy import DEFAULT_POLICY, Policy
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "detectors.md").read_text(encoding="utf-8")
@@ -21,7 +21,10 @@ ROW = re.compile(r"^\| `(?P<path>[a-z_.]+)` \| (?P<value>[^|]+) \|", re.MULTILIN
 GLANCE = re.compile(
     r"^\| \[`(?P<name>\w+)`\]\(#(?P<anchor>[\w-]+)\) \| `(?P<pattern>\w+)` \|(?P<cells>.*)\|$", re.MULTILINE
 )
-PATTERNS = {detector.name: detector.pattern for detector in CALL_DETECTORS} | {BUDGET.name: BUDGET.pattern}
+PATTERNS = {BUDGET.name: BUDGET.pattern} | {rule.name: rule.pattern for rule in CALL_DETECTORS}
+PATTERNS |= {rule.name: rule.pattern for rule in STEP_DETECTORS} | {rule.name: rule.pattern for rule in TICK_DETECTORS}
+# All of a limit, in per cent; and what is text, as "twice" or "2nd".
+NOT_OF_THE_POLICY = {"100"}
 
 
 def numbers() -> Iterator[tuple[str, Any]]:
@@ -32,7 +35,7 @@ def numbers() -> Iterator[tuple[str, Any]]:
             value = getattr(config, field.name)
             if isinstance(value, msgspec.Struct):
                 yield from ((f"{part}.{field.name}.{one}", getattr(value, one)) for one in value.__struct_fields__)
-            elif field.name != "mode":
+            elif field.name not in ("mode", "until"):
                 yield f"{part}.{field.name}", value
 
 
@@ -52,25 +55,15 @@ def test_every_number_of_the_policy_is_on_the_page() -> None:
 def test_the_overview_shows_the_same_numbers(name: str) -> None:
     """The first table is what most people read, and nothing else."""
     row = next(row for row in GLANCE.finditer(PAGE) if row["name"] == name)
-    cells = [re.findall(r"\d+", cell) for cell in row["cells"].split("|")]
-    policy = DEFAULT_POLICY
-    expected: dict[str, list[list[int]]] = {
-        "exact_repeat": [[policy.exact_repeat.observe], [policy.exact_repeat.nudge], [policy.exact_repeat.break_at]],
-        "changing_repeat": [[policy.changing_repeat.observe], [policy.changing_repeat.nudge], [], []],
-        "cycle": [[policy.cycle.observe_laps], [policy.cycle.nudge_laps], [], [policy.cycle.kill_laps]],
-        "same_error": [
-            [policy.same_error.observe],
-            [policy.same_error.nudge, policy.same_error.nudge_undeclared],
-            [policy.same_error.break_at],
-            [policy.same_error.kill],
-        ],
-        "rate": [[policy.rate.observe_per_min], [policy.rate.nudge_per_min], [], []],
-        "budget": [[policy.budget.observe_percent], [policy.budget.nudge_percent], [], [100]],
-    }
-    expected["exact_repeat"].append([policy.exact_repeat.kill])
-
+    config = getattr(DEFAULT_POLICY, name)
     assert row["pattern"] == PATTERNS[name]
-    assert cells == [list(map(str, cell)) for cell in expected[name]]
+    for level, cell in zip(("observe", "nudge", "break", "kill"), row["cells"].split("|"), strict=True):
+        own = {field: getattr(config, field) for field in config.__struct_fields__ if field.startswith(level)}
+        written = set(re.findall(r"\d[\d,]*\d|\d", cell))
+        seconds = {shown(value // 1_000) for field, value in own.items() if field.endswith("_ms")}
+        main = own.get("break_at" if level == "break" else level)
+        assert written <= {shown(value) for value in own.values()} | seconds | NOT_OF_THE_POLICY
+        assert main is None or shown(main) in written
 
 
 def test_every_rule_has_a_section_that_the_overview_links_to() -> None:

@@ -19,7 +19,7 @@ from tests._support.steps import (
     verdicts,
 )
 
-from loopwarden_detectors.ladder import acknowledge
+from loopwarden_detectors.answers import acknowledge
 from loopwarden_detectors.ladder_state import MAX_LOOPS, MAX_STOPS_PER_LOOP
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_models.acks import Ack
@@ -30,7 +30,7 @@ from loopwarden_models.verdicts import Verdict
 
 def reads(run: Run, n: int, args: str = "q") -> list[AnyStep]:
     """Return `n` equal calls of a declared read."""
-    return run.calls(n, args=args, effect="read")
+    return run.calls(n, args=args, result="chapter one" if args == "q" else f"what {args} says", effect="read")
 
 
 def ordered(steps: list[AnyStep], policy: Policy = ENFORCE, **options: Any) -> list[tuple[str, int]]:

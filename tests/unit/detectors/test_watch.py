@@ -64,8 +64,11 @@ def test_a_refused_first_event_opens_no_run() -> None:
 
 def test_each_pattern_has_its_public_name() -> None:
     """What users filter by is a closed set."""
-    assert {detector.pattern for detector in watch.CALL_DETECTORS} | {watch.BUDGET.pattern} == PATTERNS
-    assert watch.DETECTORS == ("exact_repeat", "changing_repeat", "cycle", "same_error", "rate", "budget")
+    patterns = {watch.BUDGET.pattern, *(rule.pattern for rule in watch.CALL_DETECTORS)}
+    patterns |= {rule.pattern for rule in watch.STEP_DETECTORS} | {rule.pattern for rule in watch.TICK_DETECTORS}
+
+    assert patterns == PATTERNS
+    assert len(watch.DETECTORS) == len(set(watch.DETECTORS))
 
 
 def test_every_detector_is_part_of_the_policy() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loopwarden.nudges import TEMPLATES, Nudge, render
+from loopwarden.nudge_texts import TEMPLATES
+from loopwarden.nudges import Nudge, render
 from loopwarden.testing import command, nudge
 from loopwarden_models.commands import Reason
 

@@ -64,3 +64,17 @@ def test_off_is_a_mode_and_no_falsehood(tmp_path: Path) -> None:
     policy = load_policy(file)
 
     assert (policy.mode, policy.cycle.mode) == ("off", "off")
+
+
+def test_the_policy_of_one_place_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which threshold holds for this tool of that agent? One command answers, and its answer is a policy file."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(
+        "tenants:\n  acme:\n    cycle: {mode: off, until: 2030-01-31}\ntools:\n  job:\n    exact_repeat: {kill: 30}\n"
+    )
+
+    assert cli.main(["policy", str(file), "--tenant", "acme", "--agent", "coder", "--tool", "job"]) == 0
+    file.write_text(capsys.readouterr().out)
+    shown = load_policy(file)
+    assert shown.exact_repeat.kill == 30
+    assert shown.mode_of("cycle") == "off"

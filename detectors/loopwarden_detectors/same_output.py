@@ -1,0 +1,143 @@
+"""One answer to ever other questions: the agent varies what it asks of a tool, and is told the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from msgspec import Struct
+
+from loopwarden_detectors.base import SAME_RESULT, WATCHED, WATCHES_OUTPUT, Call, Finding, grade
+from loopwarden_detectors.identity import FULL, set_key, tool_key
+from loopwarden_detectors.ladder_state import is_news
+from loopwarden_detectors.rings import HALF, NO_KEY, OTHER_TOOL, holds_key
+from loopwarden_models.effects import READ
+
+if TYPE_CHECKING:
+    from loopwarden_detectors.run_state import RunState
+    from loopwarden_models.policy import Policy
+
+# Twice as many as kill: a walk that comes back to older questions is a sweep.
+_MAX_QUESTIONS_BYTES: Final = 24 * HALF
+
+
+class SameOutputState(Struct, array_like=True, gc=False):
+    """A streak of two or more: its tool and its answer, the questions by half of their call keys, and its beginning.
+
+    `round` is the last one that lengthened it.
+    """
+
+    tool_key: int
+    result: bytes
+    questions: bytearray
+    count: int
+    round: int
+    first_seq: int
+    first_ms: int
+    first_offset: int
+
+
+class SameOutput:
+    """`n` = calls of one declared read in a row with pairwise different arguments and one equal answer.
+
+    Calls of other tools in between are skipped, a question that was asked before does not count, and a round counts
+    once. Another answer of the tool, a new write and a new answer of any read end it. Declared reads alone: writers
+    say "ok" whatever they did. An answer that holds something may be right every time, as "available" is of five
+    flights: it is never a reason to kill, nothing found is.
+
+    Levels: observe 4, nudge 6, kill 12 for empty and negative answers (`SameOutputConfig`, with sources).
+    State: the last 24 questions, from the second on.
+    Cost: 0.1 µs a call while an answer comes back, 1 µs for one that lengthens the streak.
+    """
+
+    name: ClassVar[str] = "same_output"
+    pattern: ClassVar[str] = "param_walk"
+    signs: ClassVar[int] = SAME_RESULT | WATCHED
+
+    def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:
+        """Judge one call. See the class."""
+        state = run.same_output
+        if state is not None:
+            if call.is_novel or call.is_new_write:
+                _forget(run)
+                return None
+            if state.tool_key != tool_key(call.tool):
+                return None
+            if call.outcome != "ok" or call.mark[:HALF] != state.result:
+                _forget(run)
+                state = None
+        if call.effect != READ or call.outcome != "ok" or not call.has_pair or not call.signs & SAME_RESULT:
+            return None
+        if state is None:
+            state = _begin(run, call)
+            if state is None:
+                return None
+        else:
+            question = call.mark[HALF:]
+            if holds_key(state.questions, question):
+                return None
+            state.questions += question
+            del state.questions[:-_MAX_QUESTIONS_BYTES]
+            if call.round == state.round:
+                return None
+            state.round = call.round
+            state.count += 1
+        return self._finding(run, call, state, policy) if state.count >= policy.same_output.observe else None
+
+    def _finding(self, run: RunState, call: Call, state: SameOutputState, policy: Policy) -> Finding | None:
+        config = policy.same_output
+        count = state.count
+        kill = config.kill if call.emptiness != FULL else None
+        level, threshold = grade(count, config.observe, config.nudge, kill=kill)
+        loop_key = set_key({state.tool_key, call.result_key})
+        if not is_news(run, policy, self.name, loop_key, level, count, state.first_seq):
+            return None
+        return Finding(
+            detector=self.name,
+            pattern=self.pattern,
+            level=level,
+            loop_key=loop_key,
+            count=count,
+            threshold=threshold,
+            first_seq=state.first_seq,
+            first_ms=state.first_ms,
+            first_offset=state.first_offset,
+            tools=(call.tool,),
+            veto_after_seq=state.first_seq,
+            note=f"{call.tool} was asked {count} different things in a row and gave one and the same answer",
+        )
+
+
+def _begin(run: RunState, call: Call) -> SameOutputState | None:
+    """Return the streak that begins with the tool's call before this one, `None` if that was answered otherwise."""
+    ring = run.ring
+    tool = run.tool_number(call.tool)
+    if tool == OTHER_TOOL:
+        return None  # which of the others it was is not known
+    tools = ring.tools()
+    back = call.in_round + 1
+    while back < len(tools) and tools[-1 - back] != tool:
+        back += 1
+    mark = ring.before(back)[0]
+    if not mark or mark[:HALF] != call.mark[:HALF] or mark[HALF:] in (call.mark[HALF:], NO_KEY):
+        return None
+    seq, offset, ms, _ = ring.call_at(back, seq=call.step.seq, offset=call.offset)
+    # Its own answer may have been new.
+    if run.progress_seq > seq or run.novel_call > run.calls - back:
+        return None
+    run.watched |= WATCHES_OUTPUT
+    state = run.same_output = SameOutputState(
+        tool_key(call.tool),
+        call.mark[:HALF],
+        bytearray(mark[HALF:] + call.mark[HALF:]),
+        2,
+        call.round,
+        seq,
+        run.started_ms + ms,
+        offset,
+    )
+    return state
+
+
+def _forget(run: RunState) -> None:
+    run.same_output = None
+    run.watched &= ~WATCHES_OUTPUT

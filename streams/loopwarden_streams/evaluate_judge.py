@@ -1,0 +1,208 @@
+"""What the detectors say of recorded steps, and whether that is what a case expects. No input, no output, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from loopwarden_detectors import watch
+from loopwarden_detectors.answers import acknowledge
+from loopwarden_detectors.run_state import TreeState
+from loopwarden_models.acks import Ack
+from loopwarden_models.events import AnyStep, root_of
+from loopwarden_models.patterns import LEVEL_NAMES, Level, LevelName
+from loopwarden_models.policy import Policy
+from loopwarden_models.verdicts import Verdict
+from loopwarden_streams.evaluate_cases import Case, Expect
+
+ENFORCE = Policy(mode="enforce")
+
+
+class Said(Struct, frozen=True):
+    """One verdict, and the number of the event that caused it, counted from 1."""
+
+    at_event: int
+    verdict: Verdict
+
+    @property
+    def level(self) -> Level:
+        """The verdict's level as a number: a stronger level compares greater."""
+        return level_of(self.verdict.level)
+
+
+class Decided(Struct, frozen=True, kw_only=True):
+    """A verdict as it is reported. `event` is its number in a case, from 1, and the step's `seq` in a recorded run."""
+
+    event: int
+    level: LevelName
+    detector: str
+    pattern: str
+
+
+class Got(Struct, frozen=True, kw_only=True):
+    """What was said of a case.
+
+    Attributes:
+        max_level: The strongest level, of any run.
+        first: The first verdict that counts: of `min_level` or above, or of `nudge` where the case has none, about the
+            target if it has one. If there is no such verdict, the first at all.
+        kill_event: Event of the first `kill`, about the target if the case has one.
+    """
+
+    max_level: LevelName
+    first: Decided | None
+    kill_event: int | None
+
+
+class CaseResult(Struct, frozen=True, kw_only=True):
+    """A case, and what came of it.
+
+    Attributes:
+        ok: Nothing in `faults`. The pattern's name does not decide.
+        pattern_ok: The first verdict that counts has the pattern that the case names; none if it names none.
+        expected: The case's `expect`.
+        faults: What is not as it should be, for people.
+        decided_by: Detector of the first verdict of `nudge` or above, of any run.
+        side: What that verdict was: `loop`, `healthy`, or `other` where a case does not say.
+    """
+
+    id: str
+    kind: str
+    title: str
+    ok: bool
+    pattern_ok: bool | None
+    expected: Expect
+    got: Got
+    faults: list[str]
+    decided_by: str | None
+    side: str
+
+
+def level_of(name: LevelName) -> Level:
+    """Return a level's number."""
+    return Level(LEVEL_NAMES.index(name))
+
+
+def judge(
+    steps: Iterable[AnyStep], policy: Policy = ENFORCE, *, on_fault: Callable[[int, Exception], None] | None = None
+) -> list[Said]:
+    """Return every verdict on `steps`. A nudge counts as acknowledged `applied` at once, and as ignored.
+
+    Args:
+        steps: Of any number of runs, those of one run in order.
+        policy: Its mode should be `enforce`: in another one nothing is ordered, and the ladder stands still.
+        on_fault: Called with the number of a step that could not be judged and the reason, and the next one is judged.
+            Without it the error is raised.
+
+    Cost: as `watch.observe`, and 1 µs; memory for the state of every run in `steps`.
+    """
+    trees: dict[tuple[str, str], TreeState] = {}
+    said: list[Said] = []
+    for number, step in enumerate(steps, 1):
+        key = (step.tenant, root_of(step))
+        tree = trees.get(key)
+        if tree is None:
+            tree = trees[key] = TreeState(tenant=key[0], root_run_id=key[1])
+        try:
+            decisions = watch.observe(tree, step, policy, offset=number - 1)
+        except Exception as error:
+            # A worker, too, reports such a step and judges the next one.
+            if on_fault is None:
+                raise
+            on_fault(number, error)
+            continue
+        for decision in decisions:
+            order = decision.order
+            if order is not None and order.type == "nudge":
+                ack = Ack(
+                    v=1,
+                    command_id=order.command_id,
+                    tenant=order.tenant,
+                    run_id=order.run_id,
+                    status="applied",
+                    at_ms=step.ts_ms,
+                )
+                acknowledge(tree, ack)
+            if decision.verdict is not None:
+                said.append(Said(number, decision.verdict))
+    return said
+
+
+def first_of(said: Iterable[Said], least: Level) -> Said | None:
+    """Return the first verdict of level `least` or above."""
+    return next((one for one in said if one.level >= least), None)
+
+
+def faults(case: Case, said: list[Said]) -> list[str]:
+    """Return what is wrong with the verdicts of a case, empty if they are what the case expects."""
+    expect = case.expected
+    meant = [one for one in said if _is_meant(case, one)]
+    others = [one for one in said if not _is_meant(case, one)] if expect.target is not None else said
+    found = []
+    if expect.max_level is not None:
+        highest = level_of(expect.max_level)
+        found += [f"{_told(one)} is above {expect.max_level}" for one in others if one.level > highest]
+    if expect.min_level is not None:
+        by = expect.by_event or len(case.steps)
+        if not any(one.level >= level_of(expect.min_level) and one.at_event <= by for one in meant):
+            found.append(f"nothing of level {expect.min_level} by event {by}")
+    if expect.kill_by_event is not None:
+        by = expect.kill_by_event
+        if not any(one.level >= Level.KILL and one.at_event <= by for one in meant):
+            found.append(f"no kill by event {by}")
+    return found
+
+
+def result_of(case: Case, said: list[Said]) -> CaseResult:
+    """Return what came of a case."""
+    expect = case.expected
+    meant = [one for one in said if _is_meant(case, one)]
+    least = max(level_of(expect.min_level), Level.OBSERVE) if expect.min_level is not None else Level.NUDGE
+    counts = first_of(meant, least)
+    first = counts or next(iter(meant or said), None)
+    kill = first_of(meant, Level.KILL)
+    decided = first_of(said, Level.NUDGE)
+    named = None if counts is None else counts.verdict.pattern
+    found = faults(case, said)
+    return CaseResult(
+        id=case.name,
+        kind=case.kind,
+        title=case.title,
+        ok=not found,
+        pattern_ok=None if expect.pattern is None else named == expect.pattern,
+        expected=expect,
+        got=Got(
+            max_level=LEVEL_NAMES[max((one.level for one in said), default=Level.NONE)],
+            first=None if first is None else decided_as(first.verdict, first.at_event),
+            kill_event=None if kill is None else kill.at_event,
+        ),
+        faults=found,
+        decided_by=None if decided is None else decided.verdict.detector,
+        side="" if decided is None else _side(case, decided),
+    )
+
+
+def decided_as(verdict: Verdict, event: int) -> Decided:
+    """Return a verdict as it is reported."""
+    return Decided(event=event, level=verdict.level, detector=verdict.detector, pattern=verdict.pattern)
+
+
+def _is_meant(case: Case, one: Said) -> bool:
+    target = case.expected.target
+    if target is None:
+        return True
+    verdict = one.verdict
+    return target.run_id in (None, verdict.run_id) and target.tenant in (None, verdict.tenant)
+
+
+def _side(case: Case, one: Said) -> str:
+    """Return whether a nudge was due, was a mistake, or may have been either."""
+    expect = case.expected
+    if _is_meant(case, one) and expect.min_level is not None and level_of(expect.min_level) >= Level.NUDGE:
+        return "loop"
+    return "healthy" if expect.max_level is not None and level_of(expect.max_level) < Level.NUDGE else "other"
+
+
+def _told(one: Said) -> str:
+    return f"event {one.at_event}: {one.verdict.level} by {one.verdict.detector}"
