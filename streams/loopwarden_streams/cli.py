@@ -21,6 +21,7 @@ COMMANDS: Final = (
     ("topics", "loopwarden_streams.topics", "service", "create the Kafka topics, or check the ones that are there"),
     ("replay", "loopwarden_streams.replay", "service", "judge recorded steps offline and show every verdict"),
     ("eval", "loopwarden_streams.evaluate", "service", "judge cases and labelled runs, and count what is right"),
+    ("backtest", "loopwarden_streams.backtest", "service", "what another policy would have said of recorded steps"),
     ("demo", "loopwarden_streams.demo", "service,demo", "watch a small fleet being guarded; needs nothing but Python"),
     ("policy", "loopwarden_streams.policy_file", "service", "print or check a policy file"),
 )

@@ -97,22 +97,43 @@ def judge(
 
     Cost: as `watch.observe`, and 1 µs; memory for the state of every run in `steps`.
     """
-    trees: dict[tuple[str, str], TreeState] = {}
+    judged = Judge(policy)
     said: list[Said] = []
     for number, step in enumerate(steps, 1):
-        key = (step.tenant, root_of(step))
-        tree = trees.get(key)
-        if tree is None:
-            tree = trees[key] = TreeState(tenant=key[0], root_run_id=key[1])
         try:
-            decisions = watch.observe(tree, step, policy, offset=number - 1)
+            verdicts = judged.feed(step)
         except Exception as error:
             # A worker, too, reports such a step and judges the next one.
             if on_fault is None:
                 raise
             on_fault(number, error)
             continue
-        for decision in decisions:
+        said += [Said(number, verdict) for verdict in verdicts]
+    return said
+
+
+class Judge:
+    """Judges steps one by one. A nudge counts as acknowledged `applied` at once, and as ignored. Not thread-safe."""
+
+    def __init__(self, policy: Policy = ENFORCE) -> None:
+        """Judge by `policy`, the state of every run held in memory."""
+        self._policy = policy
+        self._trees: dict[tuple[str, str], TreeState] = {}
+        self._steps = 0
+
+    def feed(self, step: AnyStep) -> list[Verdict]:
+        """Return the verdicts on the next step.
+
+        Raises:
+            InvalidEvent: As `watch.observe`.
+        """
+        self._steps += 1
+        key = (step.tenant, root_of(step))
+        tree = self._trees.get(key)
+        if tree is None:
+            tree = self._trees[key] = TreeState(tenant=key[0], root_run_id=key[1])
+        verdicts = []
+        for decision in watch.observe(tree, step, self._policy, offset=self._steps - 1):
             order = decision.order
             if order is not None and order.type == "nudge":
                 ack = Ack(
@@ -125,8 +146,8 @@ def judge(
                 )
                 acknowledge(tree, ack)
             if decision.verdict is not None:
-                said.append(Said(number, decision.verdict))
-    return said
+                verdicts.append(decision.verdict)
+        return verdicts
 
 
 def first_of(said: Iterable[Said], least: Level) -> Said | None:
