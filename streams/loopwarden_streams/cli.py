@@ -22,6 +22,7 @@ COMMANDS: Final = (
     ("replay", "loopwarden_streams.replay", "service", "judge recorded steps offline and show every verdict"),
     ("eval", "loopwarden_streams.evaluate", "service", "judge cases and labelled runs, and count what is right"),
     ("backtest", "loopwarden_streams.backtest", "service", "what another policy would have said of recorded steps"),
+    ("calibrate", "loopwarden_streams.calibrate", "service", "propose limits from recorded runs that went well"),
     ("demo", "loopwarden_streams.demo", "service,demo", "watch a small fleet being guarded; needs nothing but Python"),
     ("policy", "loopwarden_streams.policy_file", "service", "print or check a policy file"),
 )
