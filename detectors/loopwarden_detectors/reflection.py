@@ -62,7 +62,8 @@ class Reflection:
     time between two answers, approvals apart, if that is five minutes or less. Where no call was ever seen and the
     answers do not say that they make none, the rule only observes: calls may not be reported at all.
 
-    Levels: observe 5 answers or 20,000 tokens; nudge 10 or 40,000; kill 60,000, or 15 minutes (`ReflectionConfig`).
+    Levels: observe 5 answers or 20,000 tokens; nudge 8 (10 where answers do not say what they
+    call) or 40,000; kill 60,000, or 15 minutes (`ReflectionConfig`).
     State: from the first answer that says that it calls nothing, or the second in a row.
     Cost: 0.2 µs an answer; nothing for a call.
     """
@@ -107,16 +108,17 @@ class Reflection:
             return None
         if run.open_calls or tree.waits or tree.now_ms > run.now_ms:
             return None
-        silent_ms = now_ms - state.last_ms
-        if silent_ms > _MAX_THOUGHT_MS or state.thought_ms + silent_ms < policy.reflection.kill_ms:
+        # A level, true again at each later tick: quiet runs are not asked at every one (streams, `Ticker`).
+        silent_ms = min(max(0, now_ms - state.last_ms), _MAX_THOUGHT_MS)
+        if state.thought_ms + silent_ms < policy.reflection.kill_ms:
             return None
-        return self._finding(run, state, policy, now_ms)
+        return self._finding(run, state, policy, now_ms, silent_ms)
 
     def _finding(
-        self, run: RunState, state: ReflectionState, policy: Policy, now_ms: int | None = None
+        self, run: RunState, state: ReflectionState, policy: Policy, now_ms: int | None = None, silent_ms: int = 0
     ) -> Finding | None:
         config = policy.reflection
-        thought_ms = state.thought_ms + (0 if now_ms is None else now_ms - state.last_ms)
+        thought_ms = state.thought_ms + silent_ms
         level = _level(state, thought_ms, config)
         if level > OBSERVE and not (state.is_declared or run.calls):
             level = OBSERVE
@@ -125,8 +127,9 @@ class Reflection:
             run, policy, self.name, LOOP_KEY, level, answers, state.first_seq, now_ms=now_ms
         ):
             return None
-        threshold = config.nudge if level == NUDGE else config.observe if level == OBSERVE else answers
+        threshold = _nudge_at(state, config) if level == NUDGE else config.observe if level == OBSERVE else answers
         minutes = thought_ms // _MINUTE_MS
+        tokens = f"{state.tokens} tokens" if state.tokens else "an unknown number of tokens"
         return Finding(
             detector=self.name,
             pattern=self.pattern,
@@ -138,7 +141,7 @@ class Reflection:
             first_ms=state.first_ms,
             first_offset=state.first_offset,
             veto_after_seq=state.first_seq,
-            note=f"{answers} answers in a row, {state.tokens} tokens and {minutes} minutes of them, without an action",
+            note=f"{answers} answers in a row, {tokens} and {minutes} minutes of them, without an action",
         )
 
 
@@ -154,7 +157,11 @@ def _level(state: ReflectionState, thought_ms: int, config: ReflectionConfig) ->
         return NONE
     if tokens >= config.kill_tokens or thought_ms >= config.kill_ms:
         return KILL
-    return NUDGE if answers >= config.nudge or tokens >= config.nudge_tokens else OBSERVE
+    return NUDGE if answers >= _nudge_at(state, config) or tokens >= config.nudge_tokens else OBSERVE
+
+
+def _nudge_at(state: ReflectionState, config: ReflectionConfig) -> int:
+    return config.nudge if state.is_declared else max(config.nudge, config.nudge_undeclared)
 
 
 def _count(tree: TreeState, run: RunState, state: ReflectionState, step: ModelEnd) -> bool:

@@ -37,7 +37,9 @@ class ReflectionConfig(RuleConfig, frozen=True):
 
     # measured: of 175 healthy coding runs one has 5 or more in a row, it reaches 9. public: OpenHands 3, too eager.
     observe: Annotated[int, Meta(ge=2, le=10_000)] = 5
-    nudge: Annotated[int, Meta(ge=2, le=10_000)] = 10
+    nudge: Annotated[int, Meta(ge=2, le=10_000)] = 8
+    # Where answers do not say how many calls they make, some of these may have acted.
+    nudge_undeclared: Annotated[int, Meta(ge=2, le=10_000)] = 10
     # judgement, from reports of 72,900 tokens and of 21 minutes without a call.
     observe_tokens: Tokens = 20_000
     nudge_tokens: Tokens = 40_000

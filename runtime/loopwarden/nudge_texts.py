@@ -76,6 +76,10 @@ TEMPLATES: Final[Mapping[str, str]] = MappingProxyType(
             "{Tool} gave one and the same answer to {times_other} different questions. Other arguments of this kind "
             "will bring it again. Take the answer as it is, use another source, or say that it cannot be found here."
         ),
+        "nudge.retry_storm": (
+            "{Tool} failed {times} within a minute with the same arguments. It is probably down. Do not send it again "
+            "now: go on with something else, wait once and long enough, or report that it is unavailable."
+        ),
         "nudge.unknown_tool": (
             "{Count} of your calls named a tool that does not exist{named}. Use only the tools that you were given, "
             "by their exact names and with the arguments of their descriptions; if none of them can do it, say so and "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from loopwarden.nudge_texts import TEMPLATES
@@ -70,3 +73,12 @@ def test_delivery_is_acknowledged_once() -> None:
     assert answers == [("applied", "")]
     assert not given.settle("expired")
     assert given.is_settled
+
+
+def test_every_rule_that_advises_has_a_text() -> None:
+    """A nudge without a text is never delivered. The silent run alone is not spoken to: there is nobody to read it."""
+    sources = (Path(__file__).resolve().parents[3] / "detectors" / "loopwarden_detectors").glob("*.py")
+    rules = {name for file in sources for name in re.findall(r'name: ClassVar\[str\] = "(\w+)"', file.read_text())}
+
+    assert len(rules) >= 20
+    assert rules - {"silent_run"} <= {message_id.removeprefix("nudge.") for message_id in TEMPLATES}
