@@ -189,8 +189,11 @@ def _loop_of(memory: RunState | TreeState, finding: Finding, calls: int) -> Loop
         return loop
     loops = memory.loops = [] if memory.loops is None else memory.loops
     if len(loops) >= MAX_LOOPS:
-        oldest = min(loops, key=lambda known: (known.nudges + known.stops > 0, known.last_call))
-        memory.forgotten = max(memory.forgotten, oldest.verdicts, oldest.rungs)
+        # By what was asked, not by what was ordered: which verdicts are said must not hang on acknowledgements. None of
+        # this step: what is said of it would be forgotten, and said of another one under the same id.
+        oldest = min(loops, key=lambda known: (known.last_call == calls, known.asked >= NUDGE, known.last_call))
+        memory.forgotten = max(memory.forgotten, oldest.verdicts)
+        memory.forgotten_rungs = max(memory.forgotten_rungs, oldest.rungs)
         loops.remove(oldest)
     loop = LoopState(
         loop_key=finding.loop_key,
@@ -198,7 +201,7 @@ def _loop_of(memory: RunState | TreeState, finding: Finding, calls: int) -> Loop
         last_count=finding.count,
         last_call=calls,
         verdicts=memory.forgotten,
-        rungs=memory.forgotten,
+        rungs=memory.forgotten_rungs,
     )
     loops.append(loop)
     return loop
@@ -228,9 +231,9 @@ def _next_block(tree: TreeState, run: RunState, one: _Seen, policy: Policy, now:
     if not may_be_blocked(run) or not may_block(one.run, loop, policy, needs_nudge=finding.needs_nudge, now_ms=now):
         return None
     loop.blocks += 1
-    loop.rungs += 1
     loop.blocked_until_ms = now + policy.ladder.tool_block_ms
-    rung = f"block:{loop.rungs}"
+    # Not a rung of the commands: whether there is a block hangs on acknowledgements, and their ids must not.
+    rung = f"block:{now}"
     own_id = derived_id("block", tree.tenant, one.run_id, one.incarnation, finding.detector, one.loop_id, rung)
     tools = blocked_with(run, finding.tools, loop.blocked_until_ms, own_id, now)
     return Block(

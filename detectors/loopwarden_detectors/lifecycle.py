@@ -83,6 +83,7 @@ def _open_run(tree: TreeState, step: AnyStep, ts_ms: int, latest_ms: int | None)
         started_ms=ts_ms,
         now_ms=ts_ms,
         forgotten=tree.forgotten,
+        forgotten_rungs=tree.forgotten_rungs,
         agent=(step.agent or "")[:MAX_AGENT_CHARS],
     )
     if step.run_id != tree.root_run_id:
@@ -127,8 +128,9 @@ def _evict_idlest(tree: TreeState) -> None:
         tree.runs.items(), key=lambda item: (item[0] == tree.root_run_id, not item[1].is_over, item[1].now_ms, item[0])
     )
     _end_waits(tree, idlest)
-    numbers = [max(loop.verdicts, loop.rungs) for loop in idlest.loops or ()]
-    tree.forgotten = max(tree.forgotten, idlest.forgotten, *numbers, 0)
+    loops = idlest.loops or ()
+    tree.forgotten = max(tree.forgotten, idlest.forgotten, *(loop.verdicts for loop in loops))
+    tree.forgotten_rungs = max(tree.forgotten_rungs, idlest.forgotten_rungs, *(loop.rungs for loop in loops))
     tree.evicted_runs += 1
     del tree.runs[run_id]
 

@@ -84,7 +84,8 @@ class RunState(Struct, array_like=True, gc=False):
         watched: Bits of the rules that count on through calls without a sign, `base.WATCHES_POLLS` and so on.
         rate: Window of call counts, while the run makes many.
         loops: What was said and ordered. `nudges`: how many nudges, over all loops.
-        forgotten: Highest number of a verdict or order whose loop left; new ones count on from it.
+        forgotten: Highest number of a verdict whose loop left; new ones count on from it.
+        forgotten_rungs: The same of an order.
         stop: The newest order to pause or to end this run.
         open_calls: Calls in flight: key of the id, and start in event time.
         waits: Approvals that are pending, by key of the call id.
@@ -139,6 +140,7 @@ class RunState(Struct, array_like=True, gc=False):
     loops: list[LoopState] | None = None
     nudges: int = 0
     forgotten: int = 0
+    forgotten_rungs: int = 0
     stop: StopState | None = None
     former: list[int] | None = None
     open_calls: list[int] | None = None
@@ -271,7 +273,7 @@ class TreeState(Struct, array_like=True, gc=False):
         attempts: Tool calls, counted when they start. `model_calls`, `tokens`, `cost_usd`: as they say.
         started_ms: Event time of the first event. `now_ms`: the newest of any run.
         waits: Approvals that are pending. `waiting_since_ms`, `waited_ms`: time that counts against no limit.
-        evicted_runs: How many left. `forgotten`: highest number of a verdict or order of theirs.
+        evicted_runs: How many left. `forgotten`, `forgotten_rungs`: as in a run, of theirs.
         loops: What was said and ordered about the tree as a whole: its limits.
         output_bytes: What tools put out. `depth`: levels. `widest`: the most children that one run has.
         talks: Messages that agents of the tree send each other, and do nothing else.
@@ -294,6 +296,7 @@ class TreeState(Struct, array_like=True, gc=False):
     waited_ms: int = 0
     evicted_runs: int = 0
     forgotten: int = 0
+    forgotten_rungs: int = 0
     loops: list[LoopState] | None = None
     output_bytes: int = 0
     depth: int = 1

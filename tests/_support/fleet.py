@@ -69,7 +69,7 @@ def looping(run_id: str, laps: int, *, start_ms: int, **names: str) -> list[Even
     """Return a run that asks the same question `laps` times and gets the same answer: nudged at 3, killed from 8 on."""
     run = Run(run_id, start_ms=start_ms, **names)
     for _ in range(laps):
-        run.call("search", {"query": "revenue 2024"}, "nothing found")
+        run.call("search", {"query": "revenue 2024"}, "42 million")
     return run.events
 
 

@@ -198,8 +198,12 @@ def test_answers_that_came_before_a_crash_still_count(apache_kafka: ApacheKafka,
         deployment.wait_applied()
 
         said = heard(deployment.messages("verdicts"), deployment.messages("control.commands"))
-        # The same ids. Whether the end comes a lap earlier hangs on when the answer is read again.
-        assert said.verdicts.keys() == expected.verdicts.keys()
+        # The same ids. Whether a tool is blocked first, or the end comes a lap earlier, hangs on when the answer is
+        # read again: then it is there as soon as the nudge is.
+        blocked = {
+            own for own, verdict in said.verdicts.items() if verdict["level"] == "break" and not verdict["episode"]
+        }
+        assert said.verdicts.keys() - blocked == expected.verdicts.keys()
         assert said.orders == expected.orders
 
 
