@@ -111,6 +111,7 @@ def remember_call(  # noqa: C901, PLR0912, PLR0915 - the way of every call of a 
             signs |= LONGER
         if -_ALIKE_BYTES <= args_bytes - run.args_bytes <= _ALIKE_BYTES:
             signs |= ALIKE
+    run.last_tool = tool
     mark = mark_of(result, key)
     ring = run.ring
     newest = ring.find_call(mark)
@@ -202,7 +203,6 @@ def remember_call(  # noqa: C901, PLR0912, PLR0915 - the way of every call of a 
 def remember_arguments(run: RunState, step: ToolEnd) -> None:
     """Keep of a call's arguments what the next one is compared with, after the rules looked at it. Cost: 0.4 µs."""
     args = step.args
-    run.last_tool = run.tool_number(step.tool)
     run.args_bytes = run.args_crc = 0
     if args is not UNSET:
         run.args_bytes = size = len(args)
