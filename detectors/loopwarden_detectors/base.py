@@ -27,13 +27,18 @@ STREAK: Final = 4  # repeats were counted at the call before
 ERRORS: Final = 8  # errors were counted, and not disproved yet
 BUSY: Final = 16  # the ring is long enough for a rate
 REFUSED: Final = 32  # it did not run: refused, blocked, unknown, cancelled, or answered from a cache
-EMPTY: Final = 64  # it succeeded, and there was nothing in the answer
+EMPTY: Final = 64  # it succeeded, and there was nothing in the answer, or nothing but the question
 PATIENT: Final = 128  # it polled, or let time pass
-SAME_RESULT: Final = 256  # a declared read had an answer that the ring holds
+SAME_RESULT: Final = (
+    256  # a declared read had an answer that the ring holds, an undeclared tool that of the call before
+)
 LONGER: Final = 512  # the tool of the call before, and longer arguments
 ALIKE: Final = 1_024  # the tool of the call before, and arguments of nearly the same length
 WATCHED: Final = 2_048  # a rule set its bit in `RunState.watched`: it wants to see the next call, whatever it is
-ANY_SIGN: Final = 4_095
+MILESTONE: Final = 4_096  # it is the 32nd of its run, the 64th, and so on
+ANY_SIGN: Final = 8_191
+
+MILESTONE_CALLS: Final = 32
 
 # Bits of `RunState.watched`, one for each rule that counts on through calls without a sign.
 WATCHES_POLLS: Final = 1

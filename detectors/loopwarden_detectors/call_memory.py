@@ -13,6 +13,8 @@ from loopwarden_detectors.base import (
     EMPTY,
     ERRORS,
     LONGER,
+    MILESTONE,
+    MILESTONE_CALLS,
     PATIENT,
     REFUSED,
     REPEATED,
@@ -26,6 +28,7 @@ from loopwarden_detectors.identity import EMPTY_ANSWER, FULL, effect_of, emptine
 from loopwarden_detectors.rate import MIN_PER_MIN
 from loopwarden_detectors.rings import (
     GUARDED,
+    HALF,
     KEPT_CALLS,
     MARK,
     MAX_CALLS,
@@ -36,6 +39,7 @@ from loopwarden_detectors.rings import (
     WAITS,
     mark_of,
 )
+from loopwarden_detectors.void_calls import is_echo, is_misunderstood, is_null_command
 from loopwarden_detectors.volatile_keys import stable_args_key, stable_result_key
 from loopwarden_models.effects import CLOCK, FAILED, GUARD_ANSWERS, NOT_RUN, POLL, READ, UNKNOWN, WRITE
 
@@ -90,19 +94,27 @@ def remember_call(  # noqa: C901, PLR0912, PLR0915 - the way of every call of a 
     kind = WAITS if wait and effect != POLL else _KINDS.get(effect, 0)
     signs = PATIENT if kind & (WAITS | POLLS) else 0
     answer = FULL
+    is_void = False
     if outcome == "ok":
         answer = emptiness(step)
         if answer != FULL:
             signs |= EMPTY
-            kind |= SILENT if answer == EMPTY_ANSWER and _is_silent(step, effect) else 0
+            if answer == EMPTY_ANSWER and _is_silent(step, effect):
+                kind |= SILENT
+                is_void = effect == UNKNOWN and is_null_command(step)
+        elif effect == UNKNOWN and is_echo(step):
+            signs |= EMPTY
+            is_void = True
     elif outcome in FAILED:
         signs |= WENT_WRONG
+        is_void = is_misunderstood(step, outcome)
     else:
         # The guard or the framework answered, or something that this version does not know: an attempt, no result.
         result = 0
         signs |= REFUSED
+        is_void = is_misunderstood(step, outcome)
         kind |= GUARDED if outcome in GUARD_ANSWERS else 0
-    is_unproductive = not wait and signs & _BAD_SIGNS != 0 and _is_unproductive(run, effect, outcome, kind)
+    is_unproductive = not wait and signs & _BAD_SIGNS != 0 and (is_void or _is_unproductive(run, effect, outcome, kind))
     kind |= UNPRODUCTIVE if is_unproductive else 0
     tool = run.tool_number(step.tool)
     args_bytes = 0 if step.args is UNSET else len(step.args)
@@ -145,6 +157,9 @@ def remember_call(  # noqa: C901, PLR0912, PLR0915 - the way of every call of a 
         elif result and answer == FULL and outcome == "ok":
             is_novel = True
             run.novel_call = run.calls
+    elif effect == UNKNOWN:
+        if ring.marks[-MARK:-HALF] == mark[:HALF] and result:
+            signs |= SAME_RESULT
     # A write whose answer is not reported is as old as the call.
     elif (
         effect == WRITE
@@ -164,7 +179,7 @@ def remember_call(  # noqa: C901, PLR0912, PLR0915 - the way of every call of a 
     run.round_size = in_round + 1
     if is_unproductive or run.unproductive:
         is_stuck = is_unproductive and (effect != READ or outcome != "ok")
-        _note_step(run, in_round, is_unproductive, is_stuck, wait)
+        _note_step(run, in_round, is_unproductive, is_stuck, is_void, wait)
     ring.append(mark, step.seq, offset, run.now_ms - run.started_ms, kind | tool, in_round)
     if run.exact_repeat is not None or run.changing_repeat is not None:
         signs |= STREAK
@@ -174,6 +189,8 @@ def remember_call(  # noqa: C901, PLR0912, PLR0915 - the way of every call of a 
         signs |= WATCHED
     if run.rate is not None or len(ring.marks) >= _BUSY_BYTES:
         signs |= BUSY
+    if not run.calls % MILESTONE_CALLS:
+        signs |= MILESTONE
     if not signs:
         return None
     return Call(
@@ -210,7 +227,7 @@ def remember_arguments(run: RunState, step: ToolEnd) -> None:
             run.args_crc = crc32(bytes(args)[:-CLOSING_BYTES])
 
 
-def _note_step(run: RunState, in_round: int, is_unproductive: bool, is_stuck: bool, wait: bool) -> None:
+def _note_step(run: RunState, in_round: int, is_unproductive: bool, is_stuck: bool, is_void: bool, wait: bool) -> None:
     """Note whether a call was in vain: a round is one step, and in vain if all of it was. A wait is part of a step.
 
     A read that found nothing is in vain, but not stuck: that nothing is there can be what was asked.
@@ -223,11 +240,14 @@ def _note_step(run: RunState, in_round: int, is_unproductive: bool, is_stuck: bo
     if begins:
         run.unproductive = (run.unproductive << 1 | is_unproductive) & _STEPS_MASK
         run.stuck = (run.stuck << 1 | is_stuck) & _STEPS_MASK
+        run.void = (run.void << 1 | is_void) & _STEPS_MASK
     elif not wait:
         if not is_unproductive:
             run.unproductive &= ~1
         if not is_stuck:
             run.stuck &= ~1
+        if not is_void:
+            run.void &= ~1
     run.joined = (run.joined << 1 | (not begins)) & _CALLS_MASK
 
 

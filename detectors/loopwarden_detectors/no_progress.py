@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from loopwarden_detectors.base import EMPTY, KILL, NONE, NUDGE, OBSERVE, REFUSED, WENT_WRONG, Call, Finding
+from loopwarden_detectors.base import EMPTY, KILL, NUDGE, OBSERVE, REFUSED, WENT_WRONG, Call, Finding
 from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.novelty import after_novelty
 from loopwarden_models.hashes import stable_key
@@ -28,10 +28,13 @@ class NoProgress:
     an undeclared tool succeeded in silence and the two calls before brought nothing either. A round is one step, and is
     unproductive if every call of it was. Waits are no steps.
 
+    Five of six steps that could do nothing at all are enough for a nudge (`void_calls`): nobody understood the call, it
+    is a shell's null command, or it only echoes. Each new error of real work is a step ahead; these are none.
+
     Reads that found nothing do not count for the kill: fourteen searches without a hit are how a healthy run makes sure
     that something is nowhere. One tool that walks through such answers is left to `param_walk`.
 
-    Levels: observe 6 of 8, nudge 9 of 12, kill 14 of 16 (`NoProgressConfig`, with sources). Progress inside the window
+    Levels: observe 6 of 8, nudge 8 of 9, kill 14 of 16 (`NoProgressConfig`, with sources). Progress inside the window
     lowers the kill, and so does a new answer of a declared read within the last four calls.
     Cost: 0.2 µs for an unproductive call; 3 µs from the first level on.
     """
@@ -51,12 +54,13 @@ class NoProgress:
         if is_open:
             steps >>= 1
         config = policy.no_progress
-        if not steps & 1 or steps.bit_count() < config.observe:
+        if not steps & 1 or steps.bit_count() < min(config.observe, config.nudge_void):
             return None
-        level, count, threshold, window = _grade(steps, run.stuck >> is_open, config)
-        if level == NONE:
+        found = _grade(steps, run.stuck >> is_open, run.void >> is_open, config)
+        if found is None:
             return None
-        first_step = (steps & (1 << window) - 1).bit_length() - 1
+        level, count, threshold, window, bad, what = found
+        first_step = (bad & (1 << window) - 1).bit_length() - 1
         back = min(_calls_back(run.joined, first_step + is_open), len(run.ring) - 1)
         first_seq, first_offset, first_ms, _ = run.ring.call_at(back, seq=call.step.seq, offset=call.offset)
         level = after_novelty(run, level)
@@ -75,21 +79,28 @@ class NoProgress:
             first_offset=first_offset,
             tools=tuple(tools)[:_MAX_TOOLS],
             veto_after_seq=first_seq,
-            note=f"{count} of the last {window} steps failed or brought nothing",
+            note=f"{count} of the last {window} steps {what}",
         )
 
 
-def _grade(unproductive: int, stuck: int, config: NoProgressConfig) -> tuple[Level, int, int, int]:
-    """Return the strongest level that is reached, with its count, threshold and window."""
-    for level, steps, threshold, window in (
-        (KILL, stuck, config.kill, config.kill_window),
-        (NUDGE, unproductive, config.nudge, config.nudge_window),
-        (OBSERVE, unproductive, config.observe, config.observe_window),
+_IN_VAIN: Final = "failed or brought nothing"
+_VOID: Final = "could do nothing: nobody understood the call, or it asks for nothing"
+
+
+def _grade(
+    unproductive: int, stuck: int, void: int, config: NoProgressConfig
+) -> tuple[Level, int, int, int, int, str] | None:
+    """Return the strongest level that is reached: with count, threshold, window, the steps that count, and why."""
+    for level, steps, threshold, window, what in (
+        (KILL, stuck, config.kill, config.kill_window, _IN_VAIN),
+        (NUDGE, unproductive, config.nudge, config.nudge_window, _IN_VAIN),
+        (NUDGE, void, config.nudge_void, config.nudge_void_window, _VOID),
+        (OBSERVE, unproductive, config.observe, config.observe_window, _IN_VAIN),
     ):
         count = (steps & (1 << window) - 1).bit_count()
         if count >= threshold:
-            return level, count, threshold, window
-    return NONE, 0, config.observe, config.observe_window
+            return level, count, threshold, window, steps, what
+    return None
 
 
 def _calls_back(joined: int, steps_back: int) -> int:

@@ -67,6 +67,12 @@ _START = "[0-9/]"
 _START_WITH_UUID = "[0-9A-Fa-f/]"
 _DASHES_OF_UUID = 4
 
+# What a runtime writes below an answer for the model: a line of dashes, then a line or two with running totals. It
+# should not reach the hash (docs/contract.md); where it does, its numbers are no answer. What stands above stays.
+_FOOTER = re.compile(r"(?:\n|\\n)-{2,40}[ \t]{0,4}(?:\n|\\n)(?P<totals>[^\n]{1,200}(?:\n[^\n]{1,200})?)\s{0,4}\Z")
+_FOOTER_CHARS = 512
+_DIGITS = re.compile(r"[0-9]+(?:[.,][0-9]+)?")
+
 # The name before a number, as in `"created_at": 17…` or `ts=17…` inside a text.
 _LABEL = re.compile(r"([A-Za-z][\w-]{0,40})\\?[\"']?\s{0,4}[:=]\s{0,4}\\?[\"']?\Z", re.ASCII)
 _LABEL_CHARS = 56
@@ -149,7 +155,14 @@ def replace_volatile(text: str, rules: VolatileRules) -> str:
     """
     engine = _engine(rules)
     pattern = engine.full if text.count("-") >= _DASHES_OF_UUID else engine.plain
-    return pattern.sub(_stand_in, text)
+    return _without_totals(pattern.sub(_stand_in, text))
+
+
+def _without_totals(text: str) -> str:
+    footer = _FOOTER.search(text, max(0, len(text) - _FOOTER_CHARS))
+    if footer is None:
+        return text
+    return text[: footer.start("totals")] + _DIGITS.sub("<total>", footer["totals"])
 
 
 @lru_cache(maxsize=1024)

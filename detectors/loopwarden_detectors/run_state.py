@@ -108,6 +108,7 @@ class RunState(Struct, array_like=True, gc=False):
         thought_mark: Calls at the newest answer of the model, `~` of them if that announced calls.
         reflection: Answers since the last action. `text_chant`: generations that chanted, since the last call.
         context_rot: The newest compaction of the context, and what was counted over those before it.
+        void: Of the same steps as `unproductive`, whether each could do nothing: nobody understood it (`void_calls`).
     """
 
     incarnation: str
@@ -171,6 +172,7 @@ class RunState(Struct, array_like=True, gc=False):
     reflection: ReflectionState | None = None
     text_chant: TextChantState | None = None
     context_rot: ContextState | None = None
+    void: int = 0
 
     def tool_number(self, tool: str) -> int:
         """Return the number of `tool` in this run's table, `OTHER_TOOL` if the table is full."""
@@ -203,7 +205,7 @@ class RunState(Struct, array_like=True, gc=False):
         """Forget what was counted: a person spoke, or the run began anew. Loop identities stay known."""
         self.ring.clear()
         self.round_left = self.round_size = self.silence = 0
-        self.unproductive = self.stuck = self.joined = 0
+        self.unproductive = self.stuck = self.joined = self.void = 0
         self.resweep = self.self_append = self.param_walk = None
         self.novel_call = self.write_call = -1
         self.watched = 0

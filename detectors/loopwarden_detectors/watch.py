@@ -32,6 +32,7 @@ from loopwarden_detectors.identity import keys_of
 from loopwarden_detectors.interleaved_repeat import InterleavedRepeat
 from loopwarden_detectors.ladder import Decision, climb
 from loopwarden_detectors.no_progress import NoProgress
+from loopwarden_detectors.no_write import NoWrite
 from loopwarden_detectors.param_walk import ParamWalk
 from loopwarden_detectors.ping_pong import PingPong
 from loopwarden_detectors.rate import Rate
@@ -85,6 +86,7 @@ CALL_DETECTORS: Final[tuple[CallDetector, ...]] = (
     ParamWalk(),
     ContextRotCalls(),
     NoProgress(),
+    NoWrite(),
     Rate(),
     SleepOnly(),
 )

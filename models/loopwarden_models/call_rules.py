@@ -121,15 +121,22 @@ class SameErrorRawConfig(RuleConfig, frozen=True):
 
 
 class SameOutputConfig(RuleConfig, frozen=True):
-    """One result from ever other arguments of a declared read (`same_output`)."""
+    """One result from ever other arguments of a declared read, or of a tool that is asked in words (`same_output`)."""
 
-    rising: ClassVar[tuple[tuple[str, ...], ...]] = (("observe", "nudge", "kill"),)
+    rising: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("observe", "nudge", "kill"),
+        ("observe", "nudge_in_words", "nudge_acknowledged"),
+    )
 
     observe: Repeats = 4
     # public: Stella 6.
     nudge: Repeats = 6
     # measured: 12 hits no success. For empty and negative answers alone (judgement): what says something may be right.
     kill: Repeats = 12
+    # report: five rewordings of one request to a browser agent that stays on one page. For undeclared tools.
+    nudge_in_words: Repeats = 5
+    # report: thirteen status reports in a row, each answered "ok". For undeclared tools with so short an answer.
+    nudge_acknowledged: Repeats = 12
 
 
 class UnknownToolConfig(RuleConfig, frozen=True):
@@ -213,6 +220,13 @@ class NoProgressConfig(RuleConfig, frozen=True):
     observe_window: Annotated[int, Meta(ge=1, le=32)] = 8
     nudge: Repeats = 8
     nudge_window: Annotated[int, Meta(ge=1, le=32)] = 9
+    # measured: 5 of 6 lets 21 of 23 loops be nudged instead of 19, at a median of 2 events after the onset instead of
+    # 6, and no healthy run more; 4 of 5 one more.
+    nudge_void: Repeats = 5
+    nudge_void_window: Annotated[int, Meta(ge=1, le=32)] = 6
+    # Whether 32 declared reads without a new write are shown to people. judgement: 12, as others have it, is how most
+    # runs begin.
+    observe_without_write: bool = True
     # Without reads that found nothing: 14 of 16 such hit a successful run that looked whether a name is used anywhere.
     kill: Repeats = 14
     kill_window: Annotated[int, Meta(ge=1, le=32)] = 16
@@ -221,6 +235,7 @@ class NoProgressConfig(RuleConfig, frozen=True):
         ("observe_window", "nudge_window", "kill_window"),
         ("observe", "observe_window"),
         ("nudge", "nudge_window"),
+        ("nudge_void", "nudge_void_window"),
         ("kill", "kill_window"),
     )
 

@@ -178,7 +178,7 @@ def order_of(decisions: Iterable[Decision], kind: str) -> Order:
     return [decision.order for decision in decisions if decision.order is not None and decision.order.type == kind][-1]
 
 
-def only(detector: str, mode: str = "enforce") -> Policy:
-    """Return a policy in which one detector alone is switched on."""
+def only(detector: str, mode: str = "enforce", **settings: Any) -> Policy:
+    """Return a policy in which one detector alone is switched on, with these settings of its own."""
     off = {name: {"mode": "off"} for name in watch.DETECTORS if name != detector}
-    return Policy.from_builtins({"mode": mode, **off})
+    return Policy.from_builtins({"mode": mode, **off, detector: settings})

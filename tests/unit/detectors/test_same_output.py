@@ -151,3 +151,65 @@ def test_the_memory_of_questions_is_bounded() -> None:
 
     assert state is not None
     assert (state.count, len(state.questions)) == (200, 96)
+
+
+SCROLLED = "Scrolled one page. The view shows the bottom of the page: Travemuende, Westerhever."
+REQUESTS = (
+    "Please scroll on",
+    "Go further down",
+    "Look at what comes below",
+    "Continue to the end",
+    "Keep reading there",
+)
+
+
+def ask(run: Run, n: int, result: Any = SCROLLED, **fields: Any) -> list[AnyStep]:
+    """Return requests in ever new words to an undeclared tool, with one answer."""
+    words = "abcdefghijklmnopqrstuvwxyz"
+    return [
+        run.call("browser", {"instruction": f"{REQUESTS[k % 5]} until {words[k]} shows"}, result, **fields)
+        for k in range(n)
+    ]
+
+
+def test_rewordings_with_one_answer_are_nudged_and_no_more() -> None:
+    """Whatever is said, the page stays where it is."""
+    for n, expected in {3: [], 4: ["observe"], 5: ["observe", "nudge"], 25: ["observe", "nudge"]}.items():
+        assert sorted(set(said(ask(Run(), n)))) == sorted(set(expected))
+
+
+def test_another_agent_in_between_changes_nothing() -> None:
+    """An orchestrator asks around while its browser stands still."""
+    run = Run()
+    first, second = ask(run, 4), run.call("helper", {"instruction": "Which of them may it be?"}, "I do not know yet.")
+
+    assert said([*first, second, *ask(run, 5)[4:]]) == ["observe", "nudge"]
+
+
+def test_a_page_that_moves_ends_it() -> None:
+    """One other answer, and the count begins anew."""
+    run = Run()
+    steps = [step for k in range(8) for step in (*ask(run, 3, f"page {k}: {SCROLLED}"),)]
+
+    assert said(steps) == []
+
+
+def test_acknowledgements_take_twelve_in_a_row() -> None:
+    """A tool that says "ok" may be storing what it is told."""
+    assert said(ask(Run(), 11, "ok")) == []
+    assert said(ask(Run(), 12, "ok")) == ["nudge"]
+
+
+def test_work_between_acknowledgements_ends_the_streak() -> None:
+    """A status between edits is a report."""
+    run = Run()
+    steps = [step for k in range(20) for step in (*ask(run, 1, "ok"), run.call("edit", f"f{k}.py", f"{k} lines"))]
+
+    assert said(steps) == []
+
+
+def test_keys_and_values_are_no_words() -> None:
+    """A store that is filled says "ok" as often as it has keys."""
+    run = Run()
+
+    assert said([run.call("put", {"key": f"flag_{k}", "value": True}, SCROLLED) for k in range(30)]) == []

@@ -17,7 +17,7 @@ def test_a_healthy_run_says_nothing() -> None:
     """Nothing is allocated for it either: the empty answer is one object."""
     run = Run()
     tree = tree_of(first := run.start())
-    steps = [first, *[run.call("read", n, f"text {n}", effect="read") for n in range(50)], run.end()]
+    steps = [first, *[run.call("read", n, f"text {n}", effect="read") for n in range(30)], run.end()]
 
     assert all(watch.observe(tree, step, ENFORCE) is watch.NOTHING for step in steps)
 
