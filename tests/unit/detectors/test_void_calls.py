@@ -26,7 +26,7 @@ def ended(**fields: Any) -> ToolEnd:
         "bash: eval: line 1: syntax error near unexpected token `}'",
         "/bin/bash: line 1: unexpected EOF while looking for matching `\"'",
         "Exit code 127\n/bin/bash: line 1: :ls: command not found",
-        "sh: 1: pyhton: not found",
+        "sh: 1: pyton3: not found",
         "'grep' is not recognized as an internal or external command",
         '  File "<string>", line 1\nSyntaxError: invalid syntax',
         "bash: pippo: comando non trovato",
