@@ -18,16 +18,19 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
+import msgspec
 import psutil
 from aiokafka import AIOKafkaProducer
 from benchmarks.corpus import Event, Keyed, load_runs, weave
+from benchmarks.detectors import measure
 from rich.console import Console
 from rich.table import Table
 from tests._support.kafka import THROUGHPUT, ApacheKafka
 
+from loopwarden_detectors.watch import DETECTORS
 from loopwarden_streams.batch_writer import Out, write_batch
 from loopwarden_streams.embedded_broker import free_port
 from loopwarden_streams.kafka_client import new_producer
@@ -35,6 +38,7 @@ from loopwarden_streams.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTITIONS = 4
+RULE_EVENTS = 20_000
 console = Console(stderr=True)
 
 
@@ -209,10 +213,14 @@ def main() -> int:
     parser.add_argument("--live", type=int, default=100_000, help="live runs of the memory benchmark")
     parser.add_argument("--plain-events", type=int, default=30_000, help="events that the ordinary Faust app gets")
     parser.add_argument("--repeat", type=int, default=2, help="times that worker and ceiling are measured, in turn")
-    parser.add_argument("--skip", nargs="*", default=[], choices=["faust", "live", "latency"])
+    parser.add_argument("--skip", nargs="*", default=[], choices=["faust", "live", "latency", "rules"])
     args = parser.parse_args()
     runs, origin = load_runs()
     result: dict[str, object] = {}
+    rules = Table("what", "ns an event", "", title=f"Judging, without Kafka: {origin}")
+    if "rules" not in args.skip:
+        with console.status("measuring the detectors one by one"):
+            result |= rule_costs(runs, rules)
     with tempfile.TemporaryDirectory() as data, ApacheKafka(Path(data), jvm_flags=THROUGHPUT) as kafka:
         table = Table("what", "events/s", "ratio", title=f"Loopwarden on Apache Kafka: {origin}")
         result |= throughput(kafka.bootstrap, runs, args, table)
@@ -223,11 +231,27 @@ def main() -> int:
 
             result |= measure_latency(kafka.bootstrap, table)
     Console().print(table)
+    if rules.row_count:
+        Console().print(rules)
     target = ROOT / "build" / "bench.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(result, indent=1) + "\n")
     console.print(f"written to {target.relative_to(ROOT)}")
     return 0
+
+
+def rule_costs(runs: list[list[Event]], table: Table) -> dict[str, dict[str, int]]:
+    """Measure what each detector adds to an event, in one process and run after run: the best case of the caches."""
+    records = [msgspec.json.encode(event) for event in islice(chain.from_iterable(runs), RULE_EVENTS)]
+    found = measure(records, rounds=3)
+    table.add_row("decoding", f"{found['decode']:,.0f}", "")
+    table.add_row("what all rules share: keys, memory of calls, rounds", f"{found['shared']:,.0f}", "")
+    for name in DETECTORS:
+        table.add_row(name, f"{found[name]:,.0f}", "added to that")
+    table.add_row(
+        "all rules and what they share", f"{found['all']:,.0f}", f"{found['all'] / found['decode']:.1f} x decoding"
+    )
+    return {"ns_per_event": {name: round(found[name]) for name in ("decode", "shared", *DETECTORS, "all")}}
 
 
 def throughput(

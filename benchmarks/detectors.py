@@ -28,7 +28,7 @@ from loopwarden_detectors import watch
 from loopwarden_detectors.base import ANY_SIGN
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_models.codec import decode_step
-from loopwarden_models.events import AnyStep, root_of
+from loopwarden_models.events import STEP_TYPES, AnyStep, root_of
 from loopwarden_models.policy import DEFAULT_POLICY
 
 TRACES = Path(__file__).resolve().parents[1].parent / "shared" / "traces"
@@ -86,21 +86,29 @@ def replay(steps: Sequence[AnyStep]) -> dict[str, TreeState]:
 
 def with_detectors(names: Sequence[str], work: Callable[[int], object]) -> Callable[[int], object]:
     """Return `work` with these detectors alone switched on."""
-    asked = tuple(
-        tuple(
-            detector.observe for detector in watch.CALL_DETECTORS if detector.name in names and detector.signs & signs
-        )
+    calls = tuple(
+        tuple(rule.observe for rule in watch.CALL_DETECTORS if rule.name in names and rule.signs & signs)
         for signs in range(ANY_SIGN + 1)
     )
-    tree = watch.BUDGET.observe if watch.BUDGET.name in names else lambda *_: ()
+    steps = {
+        kind: tuple(rule.observe for rule in watch.STEP_DETECTORS if rule.name in names and kind in rule.kinds)
+        for kind in STEP_TYPES
+    }
+    own = {
+        "_ASKED": calls,
+        "_ASKED_AT": steps,
+        "_OBSERVE_TREE": watch.BUDGET.observe if watch.BUDGET.name in names else lambda *_: (),
+    }
 
     def run(chunk: int) -> object:
-        before = watch._ASKED, watch._OBSERVE_TREE  # noqa: SLF001 - the only place that knows the set
-        watch._ASKED, watch._OBSERVE_TREE = asked, tree  # noqa: SLF001
+        before = {name: getattr(watch, name) for name in own}
         try:
+            for name, value in own.items():
+                setattr(watch, name, value)
             return work(chunk)
         finally:
-            watch._ASKED, watch._OBSERVE_TREE = before  # noqa: SLF001
+            for name, value in before.items():
+                setattr(watch, name, value)
 
     return run
 

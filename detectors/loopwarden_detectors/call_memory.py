@@ -39,7 +39,7 @@ from loopwarden_detectors.rings import (
     WAITS,
     mark_of,
 )
-from loopwarden_detectors.void_calls import is_echo, is_misunderstood, is_null_command
+from loopwarden_detectors.void_calls import ECHO_BYTES, is_echo, is_misunderstood, is_null_command
 from loopwarden_detectors.volatile_keys import stable_args_key, stable_result_key
 from loopwarden_models.effects import CLOCK, FAILED, GUARD_ANSWERS, NOT_RUN, POLL, READ, UNKNOWN, WRITE
 
@@ -102,7 +102,7 @@ def remember_call(  # noqa: C901, PLR0912, PLR0915 - the way of every call of a 
             if answer == EMPTY_ANSWER and _is_silent(step, effect):
                 kind |= SILENT
                 is_void = effect == UNKNOWN and is_null_command(step)
-        elif effect == UNKNOWN and is_echo(step):
+        elif effect == UNKNOWN and step.result is not UNSET and len(step.result) <= ECHO_BYTES and is_echo(step):
             signs |= EMPTY
             is_void = True
     elif outcome in FAILED:

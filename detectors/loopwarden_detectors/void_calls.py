@@ -17,31 +17,30 @@ if TYPE_CHECKING:
 
 # How shells, interpreters and schemas say that they did not understand, in the languages that bash speaks to the people
 # whose words this field sees. measured: 5 such among the last 6 steps hit 8 of 23 labelled loops and no healthy run.
-_NOT_UNDERSTOOD = re.compile(
-    r"syntax ?error|unexpected (?:EOF|end of file)|unterminated (?:string|quoted)|IndentationError"
-    r"|(?:command|: [0-9]+: \S{1,64}:) not found\b"
-    r"|is not recognized as (?:an internal|the name|a name)"
-    r"|errore di sintassi|comando non trovato|Syntaxfehler|(?:Kommando|Befehl) nicht gefunden"
-    r"|error (?:de sintaxis|sintáctico)|orden no encontrada|no se encontró la orden"
-    r"|erreur de syntaxe|commande introuvable"
-    r"|InputValidationError|Invalid URL|malformed",
-    re.IGNORECASE,
+# Searched for as they are, in lower case: one expression of them all takes ten times as long.
+_NOT_UNDERSTOOD: Final = (
+    *("syntax error", "syntaxerror", "indentationerror", "unexpected eof", "unexpected end of file"),
+    *("unterminated string", "unterminated quoted", "command not found"),
+    *("is not recognized as an internal", "is not recognized as the name", "is not recognized as a name"),
+    *("errore di sintassi", "comando non trovato", "syntaxfehler", "kommando nicht gefunden", "befehl nicht gefunden"),
+    *("error de sintaxis", "error sintáctico", "orden no encontrada", "no se encontró la orden"),
+    *("erreur de syntaxe", "commande introuvable", "inputvalidationerror", "invalid url", "malformed"),
 )
-_SAID_CHARS: Final = 400
+_SAID_CHARS: Final = 240
 
 # `:` is the null command of every shell: what follows it is not run.
 _NULL_COMMAND = re.compile(rb'":\s{0,4}"\s{0,8}:(?=[\s"\\;])')
 _COMMAND_BYTES: Final = 4_096
 
-# `echo` and its kin, of which the answer is in the question. A longer answer is no announcement.
-_ECHO_BYTES: Final = 256
+# What `echo` and its kin put out was in the question. A longer answer is no announcement.
+ECHO_BYTES: Final = 120
 _MEMO: Final = 2_048
 
 
 def is_misunderstood(step: ToolEnd, outcome: str) -> bool:
     """Return whether a call that did not succeed was one that nobody could have carried out.
 
-    Cost: 0.2 µs for a message that was seen lately, 5 µs for another one.
+    Cost: 0.2 µs for a message that was seen lately, 2 µs for another one.
     """
     if outcome in ("invalid_args", "unknown_tool"):
         return True
@@ -66,10 +65,12 @@ def is_null_command(step: ToolEnd) -> bool:
 def is_echo(step: ToolEnd) -> bool:
     """Return whether a command put out nothing but words of its own: it announces, and does not act.
 
-    Cost: 0.1 µs; 1 µs for a short answer to a command that echoes.
+    Only worth asking of an answer of at most `ECHO_BYTES`.
+
+    Cost: 0.2 µs; 1 µs for a short answer to a command that echoes.
     """
     result, args = step.result, step.args
-    if result is UNSET or args is UNSET or not 2 < len(result) <= _ECHO_BYTES or len(result) >= len(args):  # noqa: PLR2004 - `""`
+    if result is UNSET or args is UNSET or len(result) >= len(args):
         return False
     asked = bytes(args)
     if b"echo" not in asked and b"printf" not in asked:
@@ -80,4 +81,6 @@ def is_echo(step: ToolEnd) -> bool:
 
 @lru_cache(_MEMO)
 def _says_misunderstood(text: str) -> bool:
-    return _NOT_UNDERSTOOD.search(text) is not None
+    said = text.lower()
+    # "sh: 1: grpe: not found" is how a small shell says it; without the shell it may be a customer who was not found.
+    return any(words in said for words in _NOT_UNDERSTOOD) or (": not found" in said and "sh: " in said)
