@@ -213,7 +213,7 @@ def main() -> int:
     parser.add_argument("--live", type=int, default=100_000, help="live runs of the memory benchmark")
     parser.add_argument("--plain-events", type=int, default=30_000, help="events that the ordinary Faust app gets")
     parser.add_argument("--repeat", type=int, default=2, help="times that worker and ceiling are measured, in turn")
-    parser.add_argument("--skip", nargs="*", default=[], choices=["faust", "live", "latency", "rules"])
+    parser.add_argument("--skip", nargs="*", default=[], choices=["faust", "live", "latency", "flood", "rules"])
     args = parser.parse_args()
     runs, origin = load_runs()
     result: dict[str, object] = {}
@@ -230,6 +230,10 @@ def main() -> int:
             from benchmarks.latency import measure_latency  # noqa: PLC0415 - starts its own topics
 
             result |= measure_latency(kafka.bootstrap, table)
+        if "flood" not in args.skip:
+            from benchmarks.latency import measure_flood  # noqa: PLC0415 - starts its own topics
+
+            result |= measure_flood(kafka.bootstrap, table)
     Console().print(table)
     if rules.row_count:
         Console().print(rules)

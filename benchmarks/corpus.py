@@ -19,6 +19,7 @@ from loopwarden_models.ids import murmur2
 
 Event = dict[str, object]
 MIN_MEAN_BYTES = 700
+TENANTS = 20
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
 
@@ -54,7 +55,13 @@ def load_runs(traces: Path = TRACES) -> tuple[list[list[Event]], str]:
 
 
 def weave(
-    runs: list[list[Event]], *, count: int, max_events: int, partitions: int, live: int | None = None
+    runs: list[list[Event]],
+    *,
+    count: int,
+    max_events: int,
+    partitions: int,
+    live: int | None = None,
+    tenant: str | None = None,
 ) -> Iterator[Keyed]:
     """Yield the events of `count` runs, interleaved: the first of each, then the second of each, and so on.
 
@@ -64,6 +71,7 @@ def weave(
         max_events: Events taken of each run, at most.
         partitions: Of the steps topic.
         live: Runs that are woven together at a time; the next ones begin when these are through. All by default.
+        tenant: Whose runs they are; those of twenty tenants in turn by default.
     """
     live = count if live is None else live
     start_ms = int(time.time() * 1000) - 3_600_000
@@ -73,12 +81,11 @@ def weave(
             ts_ms = start_ms + (turn * max_events + at) * 2_000
             for run, events in group:
                 if at < len(events):
-                    yield _record(events[at], run, at, ts_ms, partitions)
+                    yield _record(events[at], run, at, ts_ms, partitions, tenant or f"tenant-{run % TENANTS:02d}")
 
 
-def _record(event: Event, run: int, at: int, ts_ms: int, partitions: int) -> Keyed:
+def _record(event: Event, run: int, at: int, ts_ms: int, partitions: int, tenant: str) -> Keyed:
     run_id = f"run-{run:07d}"
-    tenant = f"tenant-{run % 20:02d}"
     named = {
         **event,
         "tenant": tenant,

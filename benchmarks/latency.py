@@ -11,14 +11,19 @@ import subprocess
 import sys
 import time
 from statistics import quantiles
+from typing import NamedTuple
 
 from benchmarks import bench
+from benchmarks.corpus import TENANTS
 from rich.table import Table
 
 import loopwarden
 from loopwarden_streams.settings import Settings
 
 BACKGROUND_PER_S = 1_000
+BACKGROUND_RUNS = 5_000
+FLEET_RUNS = 10_000
+FLOOD_FACTOR = 50
 AGENTS = 20
 ROUNDS = 8
 MAX_STEPS = 40
@@ -30,32 +35,72 @@ NUDGES_DONE = 6
 
 def measure_latency(broker: str, table: Table) -> dict[str, dict[str, float]]:
     """Return p50 and p99 in milliseconds, and add a row to `table`."""
-    settings = Settings(brokers=broker, app_id="bench-latency", topic_prefix="latency.", partitions=bench.PARTITIONS)
-    bench._topics(settings)  # noqa: SLF001 - one benchmark in several files
-    load = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "benchmarks.load", broker, settings.topic("steps")),
-            *(str(bench.PARTITIONS), str(BACKGROUND_PER_S)),
-        ],
-        cwd=bench.ROOT,
-        env=bench.environment(settings),
-    )
-    try:
-        with bench.running_worker(settings, LOOPWARDEN_MODE="enforce", LOOPWARDEN_START_AT="latest") as (_, port):
-            while bench.ready(port) is None:
-                time.sleep(0.1)
-            taken = sorted(asyncio.run(_agents(broker, settings)))
-    finally:
-        load.terminate()
-        load.wait(30)
-    cuts = quantiles(taken, n=100)
-    p50, p99 = round(cuts[49], 1), round(cuts[98], 1)
+    taken = _measure(broker, "latency", Load(BACKGROUND_PER_S, BACKGROUND_RUNS))
+    p50, p99 = _cuts(taken)
     table.add_row(
-        f"deciding step to kill applied, {len(taken)} kills at {BACKGROUND_PER_S} events/s",
+        f"deciding step to kill applied, {len(taken)} kills at {BACKGROUND_PER_S:,} events/s",
         f"p50 {p50} ms",
         f"p99 {p99} ms",
     )
     return {"latency_ms": {"p50": p50, "p99": p99}}
+
+
+def measure_flood(broker: str, table: Table) -> dict[str, dict[str, float]]:
+    """Return what the others feel when one of twenty tenants sends fifty times its share, and add two rows to `table`.
+
+    The quiet figure and the flooded one are taken one after the other, with the same load of the others.
+    """
+    quiet = Load(BACKGROUND_PER_S, FLEET_RUNS)
+    flood = Load(FLOOD_FACTOR * BACKGROUND_PER_S // TENANTS, BACKGROUND_RUNS, "flood")
+    before = _cuts(_measure(broker, "quiet", quiet))
+    after = _cuts(_measure(broker, "flood", quiet, flood))
+    ratio = round(after[1] / before[1], 2)
+    table.add_row(f"the same with {FLEET_RUNS:,} runs alive", f"p50 {before[0]} ms", f"p99 {before[1]} ms")
+    table.add_row(
+        f"and one tenant that sends {flood.per_second:,} events/s besides",
+        f"p50 {after[0]} ms",
+        f"p99 {after[1]} ms, {ratio} x",
+    )
+    return {"flood_ms": {"quiet_p99": before[1], "flooded_p99": after[1], "ratio": ratio}}
+
+
+class Load(NamedTuple):
+    """Events a second, of so many runs at a time, of one tenant or of twenty."""
+
+    per_second: int
+    live: int
+    tenant: str | None = None
+
+
+def _cuts(taken: list[float]) -> tuple[float, float]:
+    cuts = quantiles(taken, n=100)
+    return round(cuts[49], 1), round(cuts[98], 1)
+
+
+def _measure(broker: str, name: str, *loads: Load) -> list[float]:
+    settings = Settings(brokers=broker, app_id=f"bench-{name}", topic_prefix=f"{name}.", partitions=bench.PARTITIONS)
+    bench._topics(settings)  # noqa: SLF001 - one benchmark in several files
+    publishers = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "benchmarks.load", broker, settings.topic("steps"), str(bench.PARTITIONS)),
+                *(str(load.per_second), str(load.live), *((load.tenant,) if load.tenant else ())),
+            ],
+            cwd=bench.ROOT,
+            env=bench.environment(settings),
+        )
+        for load in loads
+    ]
+    try:
+        with bench.running_worker(settings, LOOPWARDEN_MODE="enforce", LOOPWARDEN_START_AT="latest") as (_, port):
+            while bench.ready(port) is None:
+                time.sleep(0.1)
+            return sorted(asyncio.run(_agents(broker, settings)))
+    finally:
+        for publisher in publishers:
+            publisher.terminate()
+        for publisher in publishers:
+            publisher.wait(30)
 
 
 async def _agents(broker: str, settings: Settings) -> list[float]:

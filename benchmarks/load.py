@@ -1,11 +1,13 @@
-"""Publishes step events of healthy runs at a steady rate. Run by `latency.py` in a process of its own."""
+"""Publishes step events of recorded runs at a steady rate. Run by `latency.py` in processes of its own.
+
+python -m benchmarks.load BROKER TOPIC PARTITIONS EVENTS_PER_SECOND RUNS [TENANT]
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
-from itertools import cycle
 
 from benchmarks.corpus import load_runs, weave
 
@@ -14,12 +16,13 @@ from loopwarden_streams.kafka_client import new_producer
 from loopwarden_streams.settings import Settings
 
 TURNS_PER_S = 50
+MAX_RUNS = 10_000_000
 
 
-async def main(broker: str, topic: str, partitions: int, per_second: int) -> None:
-    """Publish until the process is ended."""
+async def main(broker: str, topic: str, partitions: int, per_second: int, live: int, tenant: str | None = None) -> None:
+    """Publish until the process is ended: `live` runs at a time, and the next ones when these are through."""
     runs, _ = load_runs()
-    events = cycle(list(weave(runs, count=5_000, max_events=8, partitions=partitions)))
+    events = weave(runs, count=MAX_RUNS, max_events=8, partitions=partitions, live=live, tenant=tenant)
     producer = new_producer(Settings(brokers=broker))
     await producer.start()
     next_at = time.monotonic()
@@ -35,4 +38,5 @@ async def main(broker: str, topic: str, partitions: int, per_second: int) -> Non
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    rate, live = int(sys.argv[4]), int(sys.argv[5])
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), rate, live, *sys.argv[6:7]))
