@@ -279,6 +279,7 @@ class TreeState(Struct, array_like=True, gc=False):
         loops: What was said and ordered about the tree as a whole: its limits.
         output_bytes: What tools put out. `depth`: levels. `widest`: the most children that one run has.
         talks: Messages that agents of the tree send each other, and do nothing else.
+        calls: Finished calls of all runs, copies left out.
     """
 
     tenant: str
@@ -304,6 +305,7 @@ class TreeState(Struct, array_like=True, gc=False):
     depth: int = 1
     widest: int = 0
     talks: list[Talk] | None = None
+    calls: int = 0
 
     @property
     def is_over(self) -> bool:

@@ -238,6 +238,7 @@ def _end_call(
     if step.cost_usd is not None:
         _count_cost(tree, run, step.cost_usd)
     run.calls += 1
+    tree.calls += 1
     put_out = step.result_bytes
     if put_out is None:
         put_out = 0 if step.result is UNSET else len(step.result)

@@ -17,13 +17,14 @@ from loopwarden_models.commands import Command
 from loopwarden_models.control_state import BreakerState, EnforcementRecord, FenceRecord, RunRecord
 from loopwarden_models.errors import InvalidEvent
 from loopwarden_models.events import STEP_TYPES, AnyStep
+from loopwarden_models.tool_health import PartialSum
 
 # Kafka's own default for a record. A step is about 1 KB; whoever needs more cuts `result` and sends its hash.
 MAX_STEP_BYTES = 1_048_576
 
 TENANT_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-_M = TypeVar("_M", Command, Ack, RunRecord, BreakerState, FenceRecord, EnforcementRecord)
+_M = TypeVar("_M", Command, Ack, RunRecord, BreakerState, FenceRecord, EnforcementRecord, PartialSum)
 
 _decode_step = msgspec.json.Decoder(AnyStep).decode
 _encode = msgspec.json.Encoder().encode
@@ -82,7 +83,7 @@ def decode_step(value: bytes | None, *, max_bytes: int = MAX_STEP_BYTES) -> AnyS
 
 
 def decode_message(value: bytes | None, kind: type[_M], *, max_bytes: int = MAX_STEP_BYTES) -> _M:
-    """Decode a command, acknowledgement or state record.
+    """Decode a command, an acknowledgement, a state record or a partial sum.
 
     Raises:
         InvalidEvent: As `decode_step`; a tombstone too, so callers of compacted topics look at it first.
@@ -109,7 +110,7 @@ def decode_message(value: bytes | None, kind: type[_M], *, max_bytes: int = MAX_
 
 _DECODERS: dict[type[msgspec.Struct], Callable[[bytes], Any]] = {
     kind: msgspec.json.Decoder(kind).decode
-    for kind in (Command, Ack, RunRecord, BreakerState, FenceRecord, EnforcementRecord)
+    for kind in (Command, Ack, RunRecord, BreakerState, FenceRecord, EnforcementRecord, PartialSum)
 }
 
 

@@ -141,6 +141,11 @@ def run_record_key(tenant: str, run_id: str) -> str:
     return f"{tenant}|run|{run_id}"
 
 
+def breaker_key(tenant: str, tool: str) -> str:
+    """Return the key of a tool's breaker on `control.state`."""
+    return f"{tenant}|breaker|{tool}"
+
+
 def fence_key(steps_partition: int) -> str:
     """Return the key of the fence record of one partition of the steps topic."""
     return f"*|fence|{steps_partition}"

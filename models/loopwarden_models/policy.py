@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta, field
 
+from loopwarden_models.breaker_config import BreakerConfig
 from loopwarden_models.call_rules import (
     ChangingRepeatConfig,
     CycleConfig,
@@ -172,6 +173,7 @@ class Policy(Config, frozen=True, dict=True):
     budget: BudgetConfig = BudgetConfig()
     ping_pong: PingPongConfig = PingPongConfig()
     silent_run: SilentRunConfig = SilentRunConfig()
+    fleet_breaker: BreakerConfig = BreakerConfig()
     ladder: LadderConfig = LadderConfig()
     tenants: dict[str, dict[str, Any]] = field(default_factory=dict)
     agents: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -207,6 +209,11 @@ class Policy(Config, frozen=True, dict=True):
             raise ValueError(
                 f"interleaved_repeat.kill = {self.interleaved_repeat.kill} can never be reached: only "
                 f"{MAX_REMEMBERED} calls are remembered; write at most {MAX_REMEMBERED}"
+            )
+        if self.fleet_breaker.window_ms % 1_000:
+            raise ValueError(
+                f"fleet_breaker.window_ms = {self.fleet_breaker.window_ms} is not a number of whole seconds, which is "
+                "how calls are added up; write one such as 30000"
             )
         layers = self._layers()
         _keep(self, "is_layered", any(layers.values()))

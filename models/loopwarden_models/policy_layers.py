@@ -17,6 +17,8 @@ Data = Mapping[str, Any]
 INNER = {"tenants": ("agents", "tools"), "agents": ("tools",), "tools": ("effect",)}
 # What belongs to a run as a whole, so that no single tool can have it otherwise.
 NOT_OF_TOOLS = ("budget", "ladder", "rate", "effects", "mode")
+# What all runs of a tool share, whoever their agent is.
+NOT_OF_AGENTS = ("fleet_breaker",)
 
 
 def merged(lower: Data, upper: Data) -> dict[str, Any]:
@@ -52,8 +54,14 @@ def agents_of(data: Data, tenant: str) -> set[str]:
     return {*data.get("agents", ()), *_layer(data, "tenants", tenant).get("agents", ())}
 
 
-def check_shape(data: Data, path: str = "", kind: str = "") -> None:
+def check_shape(data: Data, path: str = "", kind: str = "", *, is_of_agent: bool = False) -> None:
     """Refuse what cannot be a layer.
+
+    Args:
+        data: The file, or a layer of it.
+        path: Where that is, with a dot behind it.
+        kind: `tenants`, `agents` or `tools`; nothing for the file itself.
+        is_of_agent: It lies in the layer of an agent.
 
     Raises:
         ConfigError: The message names the path, the value and the remedy.
@@ -76,7 +84,10 @@ def check_shape(data: Data, path: str = "", kind: str = "") -> None:
             _check_exemptions(layer, here)
             if inner == "tools":
                 _check_tool(layer, here)
-            check_shape(layer, f"{here}.", inner)
+            of_agent = is_of_agent or inner == "agents"
+            if of_agent:
+                _check_agent(layer, here)
+            check_shape(layer, f"{here}.", inner, is_of_agent=of_agent)
 
 
 def holds_key(data: object, key: str) -> bool:
@@ -100,6 +111,15 @@ def _check_tool(layer: Data, path: str) -> None:
         if part in layer:
             remedy = "write `effect: …`" if part == "effects" else "set it for the tenant or the agent"
             raise ConfigError(f"policy: {path}.{part} = {layer[part]!r} is not a matter of one tool: {remedy}")
+
+
+def _check_agent(layer: Data, path: str) -> None:
+    for part in NOT_OF_AGENTS:
+        if part in layer:
+            raise ConfigError(
+                f"policy: {path}.{part} = {layer[part]!r} has no effect: all runs of a tool share its breaker, whoever "
+                "their agent is; set it for the tenant or the tool"
+            )
 
 
 def _check_exemptions(layer: Data, path: str) -> None:

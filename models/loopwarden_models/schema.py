@@ -29,6 +29,7 @@ from loopwarden_models.control_state import (
 from loopwarden_models.effects import EFFECTS, OUTCOMES
 from loopwarden_models.events import STEP_TYPES, AnyStep, ApprovalEnd, RunEnd, Step, ToolEnd, ToolStart
 from loopwarden_models.patterns import MODES, PATTERNS
+from loopwarden_models.tool_health import PartialSum
 from loopwarden_models.verdicts import Verdict
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -44,6 +45,7 @@ MESSAGES: Final[Mapping[str, Any]] = MappingProxyType(
         "run-record": RunRecord,
         "fence-record": FenceRecord,
         "enforcement-record": EnforcementRecord,
+        "partial-sum": PartialSum,
     }
 )
 

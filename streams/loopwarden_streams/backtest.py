@@ -74,7 +74,7 @@ def compare(records: Iterable[SourceRecord], old: Policy, new: Policy) -> Backte
 
     Cost: twice that of a replay; memory for the state of every run, twice.
     """
-    judges = Judge(enforced(old)), Judge(enforced(new))
+    judges = Judge(enforced(old), is_fleet=False), Judge(enforced(new), is_fleet=False)
     strongest: tuple[dict[RunKey, Verdict], dict[RunKey, Verdict]] = ({}, {})
     runs: dict[RunKey, None] = {}
     broken: Counter[str] = Counter()

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from loopwarden_detectors.watch import DETECTORS
+from loopwarden_detectors.tool_fleet import RULES
 from loopwarden_models.errors import ConfigError
 from loopwarden_streams.evaluate_cases import find_cases
 from loopwarden_streams.evaluate_judge import CaseResult
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if args.jobs < 1:
         raise ConfigError(f"--jobs = {args.jobs} must be at least 1")
     policy = enforced(load_policy(settings.policy or None))
-    variants = [ALL_ON, *DETECTORS] if args.ablate else [ALL_ON]
+    variants = [ALL_ON, *RULES] if args.ablate else [ALL_ON]
     order = Order(policy, variants, settings.max_step_bytes)
     cases, traces = find_cases(args.cases), find_folders(args.traces)
     errors = new_console(stderr=True, is_live=args.progress)

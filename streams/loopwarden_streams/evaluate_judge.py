@@ -9,8 +9,9 @@ from msgspec import Struct
 from loopwarden_detectors import watch
 from loopwarden_detectors.answers import acknowledge
 from loopwarden_detectors.run_state import TreeState
+from loopwarden_detectors.tool_fleet import ToolFleet
 from loopwarden_models.acks import Ack
-from loopwarden_models.events import AnyStep, root_of
+from loopwarden_models.events import AnyStep, ToolEnd, root_of
 from loopwarden_models.patterns import LEVEL_NAMES, Level, LevelName
 from loopwarden_models.policy import Policy
 from loopwarden_models.verdicts import Verdict
@@ -85,19 +86,24 @@ def level_of(name: LevelName) -> Level:
 
 
 def judge(
-    steps: Iterable[AnyStep], policy: Policy = ENFORCE, *, on_fault: Callable[[int, Exception], None] | None = None
+    steps: Iterable[AnyStep],
+    policy: Policy = ENFORCE,
+    *,
+    is_fleet: bool = True,
+    on_fault: Callable[[int, Exception], None] | None = None,
 ) -> list[Said]:
     """Return every verdict on `steps`. A nudge counts as acknowledged `applied` at once, and as ignored.
 
     Args:
         steps: Of any number of runs, those of one run in order.
         policy: Its mode should be `enforce`: in another one nothing is ordered, and the ladder stands still.
+        is_fleet: As for `Judge`.
         on_fault: Called with the number of a step that could not be judged and the reason, and the next one is judged.
             Without it the error is raised.
 
     Cost: as `watch.observe`, and 1 µs; memory for the state of every run in `steps`.
     """
-    judged = Judge(policy)
+    judged = Judge(policy, is_fleet=is_fleet)
     said: list[Said] = []
     for number, step in enumerate(steps, 1):
         try:
@@ -115,14 +121,21 @@ def judge(
 class Judge:
     """Judges steps one by one. A nudge counts as acknowledged `applied` at once, and as ignored. Not thread-safe."""
 
-    def __init__(self, policy: Policy = ENFORCE) -> None:
-        """Judge by `policy`, the state of every run held in memory."""
+    def __init__(self, policy: Policy = ENFORCE, *, is_fleet: bool = True) -> None:
+        """Judge by `policy`, the state of every run and tool held in memory.
+
+        Args:
+            policy: With its layers.
+            is_fleet: The runs lived side by side, and the breakers of their tools are judged as well. False for
+                recordings that were put together from different days.
+        """
         self._policy = policy
+        self._fleet = ToolFleet(policy) if is_fleet else None
         self._trees: dict[tuple[str, str], TreeState] = {}
         self._steps = 0
 
     def feed(self, step: AnyStep) -> list[Verdict]:
-        """Return the verdicts on the next step.
+        """Return the verdicts on the next step: on its run, then on its tool.
 
         Raises:
             InvalidEvent: As `watch.observe`.
@@ -133,6 +146,7 @@ class Judge:
         if tree is None:
             tree = self._trees[key] = TreeState(tenant=key[0], root_run_id=key[1])
         verdicts = []
+        calls = tree.calls
         for decision in watch.observe(tree, step, self._policy, offset=self._steps - 1):
             order = decision.order
             if order is not None and order.type == "nudge":
@@ -147,6 +161,8 @@ class Judge:
                 acknowledge(tree, ack)
             if decision.verdict is not None:
                 verdicts.append(decision.verdict)
+        if self._fleet is not None and type(step) is ToolEnd and tree.calls > calls:
+            verdicts += [said.verdict for said in self._fleet.call(step.tenant, step, self._steps - 1)]
         return verdicts
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import UNSET, Struct, UnsetType
 
-from loopwarden_detectors.watch import DETECTORS
+from loopwarden_detectors.tool_fleet import RULES
 from loopwarden_models.patterns import Level, LevelName
 from loopwarden_streams.evaluate_cases import Expect
 from loopwarden_streams.evaluate_judge import CaseResult, Decided, Got, level_of
@@ -249,7 +249,7 @@ def score_folder(folder: Folder) -> FolderScore:
 
 def score_detectors(cases: Iterable[CaseResult], folders: Iterable[Folder]) -> dict[str, DetectorScore]:
     """Return for every detector how often it was the first to decide, and how often rightly."""
-    scores = {name: DetectorScore(cases=Sides(), traces=Sides()) for name in DETECTORS}
+    scores = {name: DetectorScore(cases=Sides(), traces=Sides()) for name in RULES}
     for result in cases:
         if result.decided_by is not None:
             _count(scores[result.decided_by].cases, result.side)
@@ -275,7 +275,7 @@ def score_ablation(cases: dict[str, list[CaseResult]], folders: Sequence[Folder]
     """
     right = {result.id for result in cases.get(ALL_ON, []) if result.ok}
     without = {}
-    for name in DETECTORS:
+    for name in RULES:
         now = {result.id for result in cases.get(name, []) if result.ok}
         without[name] = WithoutOne(
             cases_lost=sorted(right - now), cases_won=sorted(now - right), **_totals(cases, folders, name)

@@ -186,7 +186,8 @@ def _outcomes(
             recorded.broken += 1
             recorded.problems.append(Problem(file=str(part.path), place=place, text=_not_judged(error)))
 
-    return outcomes_of(recorded.steps, judge(recorded.steps, policy, on_fault=note), labels)
+    # Recorded at different times, and each process has a share of them: what their tools have in common means nothing.
+    return outcomes_of(recorded.steps, judge(recorded.steps, policy, is_fleet=False, on_fault=note), labels)
 
 
 def _not_judged(error: Exception) -> str:

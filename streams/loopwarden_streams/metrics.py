@@ -17,6 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
 from loopwarden import __version__
+from loopwarden_detectors.tool_fleet import RULES
 from loopwarden_detectors.watch import DETECTORS
 from loopwarden_models.acks import ACK_STATUSES
 from loopwarden_models.errors import REASONS
@@ -71,7 +72,7 @@ class Metrics:
         for spec, values in of.CLOSED:
             for value in values:
                 self._child(spec, value)
-        for detector in DETECTORS:
+        for detector in RULES:
             self._child(of.DETECTION_LATENCY, detector)
         self._child(of.BUILD).info({"version": version})
         ProcessCollector(registry=self.registry)
@@ -321,7 +322,7 @@ def to_markdown() -> str:
         f"  {RERANK_SECONDS / 60:.0f} minutes to whoever is far more active than one that has a name. The series of",
         "  who loses its name end. Each worker decides for itself.",
         "* No label holds a run, a user, an argument or an error text. Those are in the verdicts topic and in the log.",
-        f"* `detector`, and `reason` of commands: {_listed(DETECTORS)}.",
+        f"* `detector`, and `reason` of commands: {_listed(RULES)}.",
     ]
     lines += [f"* `{spec.labels[0]}` of `{spec.name}`: {_listed(values)}." for spec, values in of.CLOSED]
     return "\n".join(lines) + "\n"

@@ -20,7 +20,7 @@ from loopwarden_models.errors import ConfigError, LoopwardenError
 from loopwarden_models.patterns import LEVEL_NAMES
 from loopwarden_models.policy import Policy
 from loopwarden_streams.policy_file import load_policy
-from loopwarden_streams.replay_core import Broken, Replay, SourceRecord
+from loopwarden_streams.replay_core import Broken, Replay, Source, SourceRecord
 from loopwarden_streams.replay_report import Earliest, Row, new_console, printable, show, summary_view, verdict_table
 from loopwarden_streams.replay_sources import find_files, read_file, total_bytes
 from loopwarden_streams.replay_summary import ordered_by
@@ -174,11 +174,13 @@ class _Session:
                 decisions = feed(record)
                 if decisions:
                     for decision in decisions:
-                        self._show(record, decision)
+                        self._show(record.source, decision)
             if self._written:
                 sys.stdout.buffer.flush()  # whoever reads a pipe that flows wants to see it now
+        for source, decision in self._replay.finish():
+            self._show(source, decision)
 
-    def _show(self, record: SourceRecord, decision: Decision) -> None:
+    def _show(self, source: Source, decision: Decision) -> None:
         verdict = decision.verdict
         if verdict is None or verdict.level not in self._shown_levels:
             return
@@ -188,7 +190,7 @@ class _Session:
                 _write_json(verdict)
             return
         order = ordered_by(decision)
-        place = record.source.place(decision.first_offset)
+        place = source.place(decision.first_offset)
         self._rows.add(Row(verdict, order, self._replay.agent_of(decision), place))
 
     def _name_broken(self, broken: Broken) -> None:

@@ -16,9 +16,10 @@ from loopwarden_detectors.watch import NOTHING, observe
 from loopwarden_models.codec import MAX_STEP_BYTES, decode_step
 from loopwarden_models.commands import EvidenceRange
 from loopwarden_models.errors import InvalidEvent
-from loopwarden_models.events import AnyStep, root_of, step_key
+from loopwarden_models.events import AnyStep, ToolEnd, root_of, step_key
 from loopwarden_models.policy import Policy
 from loopwarden_streams.replay_summary import Summary, Tally
+from loopwarden_streams.replay_tools import ReplayTools
 
 # Evicting one tree costs a pass over all; a batch of them costs the same pass.
 _EVICTED_SHARE: Final = 16
@@ -51,6 +52,13 @@ class SourceRecord(NamedTuple):
     offset: int
     latest_ms: int | None = None
     key: bytes | None = None
+
+
+class FleetDecision(NamedTuple):
+    """A decision on a tool, and the source of the newest call that it rests on."""
+
+    source: Source
+    decision: Decision
 
 
 class Broken(NamedTuple):
@@ -100,6 +108,7 @@ class Replay:
         self._tally = Tally(run)
         self._events = self._unknown_types = 0
         self._broken: Counter[str] = Counter()
+        self._tools: ReplayTools[tuple[Source, int]] = ReplayTools(policy)
 
     def feed(self, record: SourceRecord) -> Sequence[Decision]:
         """Judge one record.
@@ -128,13 +137,28 @@ class Replay:
                 tree = self._open_tree(tree_key)
             # Offsets rise across files, so that evidence from an earlier file is told from this one's.
             self._next = self._base + offset + 1
+            calls = tree.calls
             decisions = observe(tree, step, self._policy, offset=self._next - 1, latest_ms=latest_ms)
         except InvalidEvent as error:
             return self._refuse(Broken(source, offset, error))
         except Exception as error:  # noqa: BLE001 - a fault of ours: as in a worker, reported, and the next one judged
             return self._refuse(Broken(source, offset, InvalidEvent("unhandled", repr(error)[:500])))
         self._events += 1
+        if tree.calls > calls and type(step) is ToolEnd:
+            self._tools.add(step.tenant, step, (source, offset))
         return self._told(tree, step, decisions, source, offset) if decisions else NOTHING
+
+    def finish(self) -> Iterator[FleetDecision]:
+        """Judge the breakers of the tools, once all records were fed, and yield the decisions in order of time.
+
+        Nothing if only one run is told of: no run is what a breaker is about.
+        """
+        if self._run is not None:
+            return
+        for verdict, (source, offset) in self._tools.finish():
+            self._tally.add_fleet(verdict)
+            place = EvidenceRange(source.name[-_MAX_NAME_CHARS:], source.partition, [offset, offset])
+            yield FleetDecision(source, Decision(verdict=replace(verdict, source=place), first_offset=offset))
 
     def agent_of(self, decision: Decision) -> str | None:
         """Return the name of the agent whose run `decision` is about, if its steps gave one."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from loopwarden_detectors.ladder import Decision
 from loopwarden_detectors.run_state import RunState, TreeState
-from loopwarden_detectors.watch import DETECTORS
+from loopwarden_detectors.tool_fleet import RULES
 from loopwarden_models.events import AnyStep
 from loopwarden_models.patterns import LEVEL_NAMES, Level
 from loopwarden_models.verdicts import Verdict
@@ -59,7 +59,8 @@ class Summary(Struct, frozen=True, kw_only=True):
         first_ms: Oldest event time, in Unix milliseconds. `last_ms`: the newest.
         broken: Records that are no step events, by reason.
         verdicts: By detector and level, how many.
-        runs_by_level: By detector and for `any` of them, how many runs had each level as their strongest.
+        runs_by_level: By detector and for `any` of them, how many runs had each level as their strongest. None for
+            `fleet_breaker`, whose verdicts are about tools.
         orders: Commands that would have been given, by type.
         stopped: Runs that would have been stopped, in the order in which they came to it.
         almost_stopped: Runs in `enforce` whose evidence asked for a stop while a nudge before it had yet to fail.
@@ -100,8 +101,8 @@ class Tally:
     def __init__(self, run: str | None = None) -> None:
         self.agents: dict[tuple[str, str], str] = {}
         self._only = run
-        self._verdicts: dict[str, Counter[str]] = {name: Counter() for name in DETECTORS}
-        self._strongest: dict[str, dict[tuple[str, str], Level]] = {name: {} for name in (*DETECTORS, ANY)}
+        self._verdicts: dict[str, Counter[str]] = {name: Counter() for name in RULES}
+        self._strongest: dict[str, dict[tuple[str, str], Level]] = {name: {} for name in (*RULES, ANY)}
         self._orders: Counter[str] = Counter()
         self._stops: dict[tuple[str, str], _Stop] = {}
         self._forgotten = 0
@@ -129,6 +130,10 @@ class Tally:
         known = self._stops.get(key)
         if level >= Level.PAUSE and (known is None or (ends and not known.order)):
             self._stops[key] = _Stop(verdict, run, tree, tree.cost_usd, ends)
+
+    def add_fleet(self, verdict: Verdict) -> None:
+        """Count one verdict on a tool. It is no verdict on any of the runs that called it."""
+        self._verdicts[verdict.detector][verdict.level] += 1
 
     def forget(self, tree: TreeState) -> None:
         """Take leave of a tree that is held no longer."""

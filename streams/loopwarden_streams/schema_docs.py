@@ -49,7 +49,7 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Message]]] = MappingProxyType(
         "acks": {"acknowledgement": _Message("Acknowledgement", _TENANT_FIRST, "acknowledgement")},
         "verdicts": {"verdict": _Message("Verdict", _TENANT_FIRST, "verdict")},
         "tool-health": {
-            "partialSum": _Message("Partial sum", _TENANT_FIRST, None, "Internal: may change with any version."),
+            "partialSum": _Message("Partial sum", _TENANT_FIRST, "partial-sum"),
         },
         "dead-letter": {
             "deadLetter": _Message("Dead letter", "", None, "The value as it came. The headers say what is wrong."),

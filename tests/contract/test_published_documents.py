@@ -181,6 +181,7 @@ def test_topics_that_feed_the_same_runs_have_the_same_number_of_partitions() -> 
         "runs-changelog": "steps",
         "verdicts": "steps",
         "dead-letter": "steps",
+        "tool-health": "steps",
         "control.commands": "control.state",
     }
     assert all(topics[name]["partitions"] == topics[other]["partitions"] for name, other in follows.items())
@@ -316,6 +317,8 @@ def expected_tables() -> Iterator[tuple[str, Fields]]:
     yield "Acknowledgements", described(schemas["acknowledgement"])
     yield "Verdicts", described(verdict)
     yield "`evidence` of a verdict", described(verdict["$defs"]["Evidence"])
+    yield "Partial sums", described(schemas["partial-sum"])
+    yield "`seconds`", described(schemas["partial-sum"]["$defs"]["SecondSum"])
 
 
 def printed_tables() -> dict[str, Fields]:

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 import yaml
 
+from loopwarden_detectors import fleet_breaker
 from loopwarden_detectors.rings import KEPT_CALLS
 from loopwarden_detectors.same_error import SIGNATURE_CHARS
-from loopwarden_detectors.watch import BUDGET, CALL_DETECTORS, DETECTORS, STEP_DETECTORS, TICK_DETECTORS
+from loopwarden_detectors.tool_fleet import RULES
+from loopwarden_detectors.watch import BUDGET, CALL_DETECTORS, STEP_DETECTORS, TICK_DETECTORS
 from loopwarden_models.policy import DEFAULT_POLICY, Policy
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "detectors.md").read_text(encoding="utf-8")
@@ -23,13 +25,14 @@ GLANCE = re.compile(
 )
 PATTERNS = {BUDGET.name: BUDGET.pattern} | {rule.name: rule.pattern for rule in CALL_DETECTORS}
 PATTERNS |= {rule.name: rule.pattern for rule in STEP_DETECTORS} | {rule.name: rule.pattern for rule in TICK_DETECTORS}
+PATTERNS[fleet_breaker.NAME] = fleet_breaker.PATTERN
 # All of a limit, in per cent; and what is text, as "twice" or "2nd".
 NOT_OF_THE_POLICY = {"100"}
 
 
 def numbers() -> Iterator[tuple[str, Any]]:
     """Yield the path and the default of every number in the policy that a rule or the ladder reads."""
-    for part in (*DETECTORS, "ladder"):
+    for part in (*RULES, "ladder"):
         config = getattr(DEFAULT_POLICY, part)
         for field in msgspec.structs.fields(config):
             value = getattr(config, field.name)
@@ -51,7 +54,7 @@ def test_every_number_of_the_policy_is_on_the_page() -> None:
     assert page == {path: shown(value) for path, value in numbers()}
 
 
-@pytest.mark.parametrize("name", DETECTORS)
+@pytest.mark.parametrize("name", RULES)
 def test_the_overview_shows_the_same_numbers(name: str) -> None:
     """The first table is what most people read, and nothing else."""
     row = next(row for row in GLANCE.finditer(PAGE) if row["name"] == name)
@@ -72,7 +75,7 @@ def test_every_rule_has_a_section_that_the_overview_links_to() -> None:
         re.sub(r"[^\w -]", "", line[3:]).lower().replace(" ", "-") for line in PAGE.splitlines() if line[:3] == "## "
     }
 
-    assert [row["name"] for row in GLANCE.finditer(PAGE)] == list(DETECTORS)
+    assert [row["name"] for row in GLANCE.finditer(PAGE)] == list(RULES)
     assert {row["anchor"] for row in GLANCE.finditer(PAGE)} <= headings
 
 

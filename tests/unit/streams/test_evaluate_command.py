@@ -15,7 +15,7 @@ import pytest
 from tests._support.replay_runs import Event, cycle, exact_repeat, healthy_fix, jsonl
 
 from loopwarden_detectors import watch
-from loopwarden_detectors.watch import DETECTORS
+from loopwarden_detectors.tool_fleet import RULES
 from loopwarden_streams import evaluate_score
 from loopwarden_streams.cli import main
 
@@ -45,7 +45,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _two_rules_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Judge by two rules with thresholds of our own: the figures here must not move with the rules."""
-    rules: dict[str, dict[str, Any]] = {name: {"mode": "off"} for name in DETECTORS}
+    rules: dict[str, dict[str, Any]] = {name: {"mode": "off"} for name in RULES}
     rules["exact_repeat"] = {"observe": 2, "nudge": 3, "break_at": 5, "kill": 8}
     rules["cycle"] = {"observe_laps": 2, "nudge_laps": 3, "kill_laps": 5}
     policy = tmp_path / "rules.json"  # JSON is YAML, and this is no case
@@ -190,7 +190,7 @@ def test_first_decisions_are_right_in_loops_and_wrong_in_healthy_runs(
     """Precision leaves out what nobody knows."""
     scores = figures(capsys, "--cases", cases, "--traces", traces)["detectors"]
 
-    assert [*scores] == list(DETECTORS)
+    assert [*scores] == list(RULES)
     assert scores["exact_repeat"] == {
         "first": 7,
         "loop": 3,
@@ -216,7 +216,7 @@ def test_ablation_says_what_each_detector_is_good_for(
         "healthy_nudged": 1,
         "healthy_killed": 0,
     }
-    assert [*told["without"]] == list(DETECTORS)
+    assert [*told["without"]] == list(RULES)
     assert told["without"]["rate"]["cases_lost"] == []
     assert told["without"]["exact_repeat"] == {
         "cases_right": 2,
@@ -231,8 +231,8 @@ def test_ablation_says_what_each_detector_is_good_for(
 
 def test_a_detector_that_is_added_appears_by_itself() -> None:
     """No list of names of our own is to be kept."""
-    assert [*evaluate_score.score_detectors([], [])] == list(watch.DETECTORS)
-    assert [*evaluate_score.score_ablation({}, []).without] == list(watch.DETECTORS)
+    assert [*evaluate_score.score_detectors([], [])] == list(RULES)
+    assert [*evaluate_score.score_ablation({}, []).without] == list(RULES)
 
 
 def test_the_figures_do_not_hang_on_the_processes(
