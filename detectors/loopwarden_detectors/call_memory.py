@@ -37,6 +37,7 @@ from loopwarden_detectors.rings import (
     UNDECLARED,
     UNPRODUCTIVE,
     WAITS,
+    WRITES,
     mark_of,
 )
 from loopwarden_detectors.void_calls import ECHO_BYTES, is_echo, is_misunderstood, is_null_command
@@ -69,7 +70,7 @@ _IN_VAIN: Final = FAILED | NOT_RUN - {"cancelled"}
 
 _TOLD_BY_TIMES: Final = frozenset({POLL, CLOCK})
 _BAD_SIGNS: Final = WENT_WRONG | REFUSED | EMPTY
-_KINDS: Final = {POLL: POLLS, UNKNOWN: UNDECLARED}
+_KINDS: Final = {POLL: POLLS, UNKNOWN: UNDECLARED, WRITE: WRITES}
 _BUSY_BYTES: Final = MIN_PER_MIN * MARK
 
 

@@ -8,6 +8,7 @@ from loopwarden_detectors.budget import OwnBudget
 from loopwarden_detectors.denied import forget_denials
 from loopwarden_detectors.identity import call_id_key
 from loopwarden_detectors.ladder_state import StopState
+from loopwarden_detectors.restart_loop import findings_of, fingerprint_of
 from loopwarden_detectors.rings import holds_key
 from loopwarden_detectors.run_state import (
     MAX_FORMER_INCARNATIONS,
@@ -170,10 +171,13 @@ def start_run(tree: TreeState, run: RunState, step: RunStart, policy: Policy) ->
         pass  # nothing to forget: most runs start once
     elif run.stop is None or run.stop.level < Level.KILL or run.stop.incarnation == run.incarnations:
         run.start_segment()  # else the resume of a killed run, see `_start_incarnation`
+    is_root = step.run_id == tree.root_run_id
+    if is_root and step.goal:
+        run.task = fingerprint_of(tree.tenant, run.agent, step.goal, policy.volatile)
     limits = step.limits
     if limits is None:
         return
-    if step.run_id == tree.root_run_id:
+    if is_root:
         effective = _filled_up(limits, policy.budget.limits)
         if effective != tree.limits:
             # Raised by a person, perhaps: what was said of the old limits is said again of the new ones.
@@ -208,6 +212,8 @@ def end_run(tree: TreeState, run: RunState) -> None:
     run.is_over = True
     run.open_calls = None
     _end_waits(tree, run)
+    if run.task:
+        run.findings = findings_of(run)
     if not _is_under_kill(run):
         run.start_segment()
 

@@ -26,11 +26,12 @@ _pack_mark = _MARK_LAYOUT.pack
 _ROW_LAYOUT = Layout(">IIQ")
 ROW = _ROW_LAYOUT.size
 _pack_row, _unpack_row = _ROW_LAYOUT.pack, _ROW_LAYOUT.unpack_from
-_LOW_BITS = 11  # above them 53 bits: as many as an integer of the contract has
+_LOW_BITS = 12
+_MAX_MS = (1 << 64 - _LOW_BITS) - 1  # 140,000 years; a clock that says more is not believed
 OTHER_TOOL = 31
 POLLS, WAITS, UNDECLARED, GUARDED = 1 << 5, 1 << 6, 1 << 7, 1 << 8
-SILENT, UNPRODUCTIVE = 1 << 9, 1 << 10
-_KIND = POLLS | WAITS | UNDECLARED | GUARDED | SILENT | UNPRODUCTIVE
+SILENT, UNPRODUCTIVE, WRITES = 1 << 9, 1 << 10, 1 << 11
+_KIND = POLLS | WAITS | UNDECLARED | GUARDED | SILENT | UNPRODUCTIVE | WRITES
 
 # Low halves of result key, call key and `seq`, then milliseconds, kind and tool in one word: `when & WAITS`, `ms_of`.
 Row = tuple[int, int, int, int]
@@ -85,13 +86,13 @@ class Ring(Struct, array_like=True, gc=False):
             offset: Source offset, -1 if there is none.
             ms: Milliseconds since the run started, at least 0.
             tool: Number of the tool, from `RunState.tool_number`, and what kind of call it was: `POLLS`, `WAITS` or
-                `UNDECLARED`, and `GUARDED`, `SILENT`, `UNPRODUCTIVE`.
+                `UNDECLARED`, and `GUARDED`, `SILENT`, `UNPRODUCTIVE`, `WRITES`.
             in_round: How many calls of the same round came before it.
 
         Cost: 0.3 µs; O(`in_round`) within a batch.
         """
         marks, rows = self.marks, self.rows
-        row = _pack_row(seq & _LOW, offset & _LOW, ms << _LOW_BITS | tool)
+        row = _pack_row(seq & _LOW, offset & _LOW, (ms if ms < _MAX_MS else _MAX_MS) << _LOW_BITS | tool)  # noqa: FURB136 - min() costs three times as much
         if in_round:
             at = self._place_in_round(mark, in_round)
             marks[at * MARK : at * MARK] = mark
@@ -153,6 +154,11 @@ class Ring(Struct, array_like=True, gc=False):
         rows = self.rows
         first = max(0, len(rows) - last * ROW)
         return [_unpack_row(rows, at)[2] & _KIND for at in range(first, len(rows), ROW)]
+
+    def marked_kinds(self) -> list[tuple[bytes, int]]:
+        """Return mark and kind of every call that is held, oldest first. Cost: 0.2 µs a call."""
+        marks, rows = bytes(self.marks), self.rows
+        return [(marks[at * MARK : (at + 1) * MARK], _unpack_row(rows, at * ROW)[2] & _KIND) for at in range(len(self))]
 
     def newest_rows(self, last: int) -> list[Row]:
         """Return the newest `last` calls, oldest first; fewer if not so many are held. Cost: 0.15 µs a call."""

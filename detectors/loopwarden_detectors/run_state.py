@@ -39,7 +39,7 @@ from loopwarden_detectors.volatile_keys import VolatileCall
 from loopwarden_models.errors import StateCorrupt
 from loopwarden_models.events import Limits
 
-FORMAT = 2
+FORMAT = 3
 
 # A tree of one run, whatever a runtime sends, and the same if its ids are ASCII; a larger snapshot is a fault of ours
 # (tests/property/test_state_size.py). Half of all have less than 1 KB. A larger tree has at most as much for each run.
@@ -109,6 +109,8 @@ class RunState(Struct, array_like=True, gc=False):
         reflection: Answers since the last action. `text_chant`: generations that chanted, since the last call.
         context_rot: The newest compaction of the context, and what was counted over those before it.
         void: Of the same steps as `unproductive`, whether each could do nothing: nobody understood it (`void_calls`).
+        task: Of a root, the fingerprint of what it was told to do (`restart_loop`), 0 = not known. `findings`: when it
+            had ended, of what it asked and was told.
     """
 
     incarnation: str
@@ -173,6 +175,8 @@ class RunState(Struct, array_like=True, gc=False):
     text_chant: TextChantState | None = None
     context_rot: ContextState | None = None
     void: int = 0
+    task: int = 0
+    findings: int = 0
 
     def tool_number(self, tool: str) -> int:
         """Return the number of `tool` in this run's table, `OTHER_TOOL` if the table is full."""

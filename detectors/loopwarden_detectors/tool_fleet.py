@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from loopwarden_detectors import restart_loop
 from loopwarden_detectors.fleet_breaker import HELD_OPEN, MANUAL, NAME, NOTHING, Transition, observe, set_by_hand, tick
 from loopwarden_detectors.tool_faults import has_failed
 from loopwarden_detectors.tool_state import Admission, ToolState
@@ -27,8 +28,8 @@ MAX_TOOLS: Final = 5_000
 IDLE_MS: Final = 3_600_000
 KEPT_MS: Final = 86_400_000
 
-# Whatever can say something: the rules about runs, and the one about tools.
-RULES: Final = (*DETECTORS, NAME)
+# Whatever can say something: the rules about runs, the one about tools, and the one about tasks.
+RULES: Final = (*DETECTORS, NAME, restart_loop.NAME)
 
 ToolId = tuple[str, str]
 

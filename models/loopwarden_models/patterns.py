@@ -39,6 +39,7 @@ PATTERNS: Final = frozenset(
         "budget_exceeded",
         "agent_ping_pong",
         "idle",
+        "restart_loop",
         "text_loop",
         "reflection_paralysis",
         "context_rot",

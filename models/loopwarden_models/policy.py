@@ -40,9 +40,11 @@ from loopwarden_models.policy_errors import explain
 from loopwarden_models.policy_layers import agents_of, check_shape, holds_key, layers_for, merged, values_of
 from loopwarden_models.rule_config import Config, Percent, RuleConfig
 from loopwarden_models.step_rules import (
+    MAX_ENDS,
     ContextRotConfig,
     PingPongConfig,
     ReflectionConfig,
+    RestartLoopConfig,
     SilentRunConfig,
     TextChantConfig,
 )
@@ -174,6 +176,7 @@ class Policy(Config, frozen=True, dict=True):
     ping_pong: PingPongConfig = PingPongConfig()
     silent_run: SilentRunConfig = SilentRunConfig()
     fleet_breaker: BreakerConfig = BreakerConfig()
+    restart_loop: RestartLoopConfig = RestartLoopConfig()
     ladder: LadderConfig = LadderConfig()
     tenants: dict[str, dict[str, Any]] = field(default_factory=dict)
     agents: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -214,6 +217,11 @@ class Policy(Config, frozen=True, dict=True):
             raise ValueError(
                 f"fleet_breaker.window_ms = {self.fleet_breaker.window_ms} is not a number of whole seconds, which is "
                 "how calls are added up; write one such as 30000"
+            )
+        if self.restart_loop.nudge > MAX_ENDS:
+            raise ValueError(
+                f"restart_loop.nudge = {self.restart_loop.nudge} can never be reached: the ends of {MAX_ENDS} runs are "
+                f"remembered of a task; write at most {MAX_ENDS}"
             )
         layers = self._layers()
         _keep(self, "is_layered", any(layers.values()))

@@ -6,7 +6,7 @@ first thing to re-tune.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
 
@@ -89,3 +89,23 @@ class SilentRunConfig(RuleConfig, frozen=True):
     kill_ms: Milliseconds = 1_800_000
     # How long a call of the tool may take: once and twice it take the place of the above. Written for a tool.
     tool_limit_ms: Milliseconds | None = None
+
+
+# Ends of runs that are remembered of one task.
+MAX_ENDS: Final = 32
+
+
+class RestartLoopConfig(RuleConfig, frozen=True):
+    """One task that is started again and again (`restart_loop`). For people: nobody is stopped.
+
+    A task that is due every few minutes and mostly finds nothing to do looks the same: switch it off for that agent.
+    """
+
+    rising: ClassVar[tuple[tuple[str, ...], ...]] = (("observe", "nudge"),)
+
+    # judgement; reports: 1,249 restarts of one task, each caused by the time stamp of the one before.
+    observe: Repeats = 3
+    nudge: Repeats = 5
+    window_ms: Milliseconds = 3_600_000
+    # A run of more calls has worked, whatever it found. judgement
+    short_calls: Annotated[int, Meta(ge=0, le=40)] = 10

@@ -8,7 +8,9 @@ from msgspec import Struct
 
 from loopwarden_detectors import watch
 from loopwarden_detectors.answers import acknowledge
+from loopwarden_detectors.restart_loop import turn_of
 from loopwarden_detectors.run_state import TreeState
+from loopwarden_detectors.task_fleet import TaskFleet
 from loopwarden_detectors.tool_fleet import ToolFleet
 from loopwarden_models.acks import Ack
 from loopwarden_models.events import AnyStep, ToolEnd, root_of
@@ -126,11 +128,12 @@ class Judge:
 
         Args:
             policy: With its layers.
-            is_fleet: The runs lived side by side, and the breakers of their tools are judged as well. False for
-                recordings that were put together from different days.
+            is_fleet: The runs lived side by side: the breakers of their tools are judged as well, and whether a task
+                is started again and again. False for recordings that were put together from different days.
         """
         self._policy = policy
         self._fleet = ToolFleet(policy) if is_fleet else None
+        self._tasks = TaskFleet(policy) if is_fleet else None
         self._trees: dict[tuple[str, str], TreeState] = {}
         self._steps = 0
 
@@ -163,6 +166,11 @@ class Judge:
                 verdicts.append(decision.verdict)
         if self._fleet is not None and type(step) is ToolEnd and tree.calls > calls:
             verdicts += [said.verdict for said in self._fleet.call(step.tenant, step, self._steps - 1)]
+        if self._tasks is not None:
+            turn = turn_of(tree, step, partition=0, epoch=0, offset=self._steps - 1)
+            said = None if turn is None else self._tasks.turn(turn)
+            if said is not None:
+                verdicts.append(said)
         return verdicts
 
 

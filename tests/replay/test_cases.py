@@ -67,7 +67,7 @@ def test_the_share_of_cases_that_hold_is_known() -> None:
     open_cases = sorted(case.name for case in cases if faults(case, judge(case.steps)))
     print(f"{len(cases) - len(open_cases)} of {len(cases)} cases hold; open: {', '.join(open_cases)}")
 
-    assert len(open_cases) <= 6
+    assert len(open_cases) <= 3
 
 
 def shared_cases() -> list[Case]:

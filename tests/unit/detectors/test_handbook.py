@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import yaml
 
-from loopwarden_detectors import fleet_breaker
+from loopwarden_detectors import fleet_breaker, restart_loop
 from loopwarden_detectors.rings import KEPT_CALLS
 from loopwarden_detectors.same_error import SIGNATURE_CHARS
 from loopwarden_detectors.tool_fleet import RULES
@@ -25,7 +25,7 @@ GLANCE = re.compile(
 )
 PATTERNS = {BUDGET.name: BUDGET.pattern} | {rule.name: rule.pattern for rule in CALL_DETECTORS}
 PATTERNS |= {rule.name: rule.pattern for rule in STEP_DETECTORS} | {rule.name: rule.pattern for rule in TICK_DETECTORS}
-PATTERNS[fleet_breaker.NAME] = fleet_breaker.PATTERN
+PATTERNS |= {rule.NAME: rule.PATTERN for rule in (fleet_breaker, restart_loop)}
 # All of a limit, in per cent; and what is text, as "twice" or "2nd".
 NOT_OF_THE_POLICY = {"100"}
 
