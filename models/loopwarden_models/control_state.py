@@ -43,6 +43,7 @@ class BreakerState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         retry_after_ms: How long a caller should wait before it tries again.
         probe: Which runs may try while it is half open.
         reason: Why it opened.
+        writer: Who wrote it; what an operator ordered is lifted by an operator only.
     """
 
     v: Version
@@ -57,6 +58,7 @@ class BreakerState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: Reason | None = None
     kid: KeyId | None = None
     sig: Signature | None = None
+    writer: ShortText = "detector"
 
 
 class BlockedTool(Struct, frozen=True):

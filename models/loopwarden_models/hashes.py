@@ -37,6 +37,34 @@ def stable_key(text: str) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
+def hash_point(*parts: str | int) -> float:
+    """Return a number from 0 up to, not including, 1 that is the same for the same `parts` everywhere.
+
+    The first 13 hex digits of the `content_hash` of the list of `parts`, divided by 2^52: any language that hashes
+    arguments can compute it, and every double holds it exactly.
+
+    Raises:
+        ValueError: A part has no canonical form (lone surrogate).
+
+    Cost: about 6 µs.
+    """
+    return int(content_hash(list(parts))[:13], 16) / 2**52
+
+
+def is_probe(run_id: str, epoch: int, share: float) -> bool:
+    """Return whether a run may try a half-open tool: each runtime by itself, the same run always alike.
+
+    Args:
+        run_id: The run.
+        epoch: Of the breaker's `probe`: with the next one other runs get a turn.
+        share: Of the breaker's `probe`, 0 to 1.
+
+    Raises:
+        ValueError: `run_id` has no canonical form.
+    """
+    return hash_point(run_id, epoch) < share
+
+
 def derived_id(*parts: str | int) -> str:
     """Return the id of a verdict or command: 32 hex digits over the framed `parts`.
 

@@ -68,6 +68,7 @@ _VOCABULARIES: Final[Mapping[tuple[type[msgspec.Struct], str], Sequence[str]]] =
         (Verdict, "pattern"): sorted(PATTERNS),
         (Verdict, "mode"): MODES,
         (BreakerState, "state"): get_args(BreakerStateName),
+        (BreakerState, "writer"): _WRITERS,
         (RunRecord, "state"): get_args(RunStateName),
         (RunRecord, "writer"): _WRITERS,
         (EnforcementRecord, "state"): ("enforce", "observe_only"),

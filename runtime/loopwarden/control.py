@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from loopwarden.acknowledger import Acknowledger
+from loopwarden.breakers import Breakers
 from loopwarden.broker_clock import BrokerClock
 from loopwarden.clock import Clock
 from loopwarden.command_desk import CommandDesk, Later
@@ -18,10 +19,14 @@ from loopwarden.records import EVERYONE, ControlRecord
 from loopwarden.run_records import RunRecords, StoredRecord, binds
 from loopwarden_models.codec import decode_message
 from loopwarden_models.commands import Command
-from loopwarden_models.control_state import ENFORCEMENT_KEY, EnforcementRecord, FenceRecord, RunRecord
+from loopwarden_models.control_state import ENFORCEMENT_KEY, BreakerState, EnforcementRecord, FenceRecord, RunRecord
 from loopwarden_models.errors import InvalidEvent
 
 _OBSERVE_ONLY = "observe_only"
+
+# How far ahead a host's clock may be before a process that has just begun believes a live breaker to be over.
+# lifecycle 75 has ten minutes.
+HOST_CLOCK_ERROR_MS = 900_000
 
 
 class ControlPlane:
@@ -37,6 +42,7 @@ class ControlPlane:
         tenant: str,
         acks: Acknowledger,
         broker: BrokerClock,
+        breakers: Breakers,
         clock: Clock,
         counters: Counters,
         allow_free_text: bool = False,
@@ -44,6 +50,7 @@ class ControlPlane:
         self._tenant = tenant
         self._acks = acks
         self._broker = broker
+        self._breakers = breakers
         self._clock = clock
         self._counters = counters
         self._hosting = Hosting()
@@ -54,18 +61,22 @@ class ControlPlane:
         )
         self._lock = threading.Lock()
         self._is_ready = False
+        self._has_followed = False
 
     def numbers(self) -> dict[str, int]:
-        """Return gauges: live runs, run records held, enforcement on (1) or off (0)."""
+        """Return gauges: live runs, run records held, tools whose breaker is open, enforcement on (1) or off (0)."""
         return {
             "runs_live": len(self._hosting),
             "run_records": len(self._records),
+            "breakers_open": len(self._breakers),
             "enforcing": int(self._desk.is_enforcing),
         }
 
     def ready(self) -> None:
         """Take note that everything that was there has been read: from now on records are news."""
-        self._is_ready = True
+        with self._lock:
+            self._is_ready = True
+            self._expire_breakers()
 
     def admit(self, gate: Gate) -> None:
         """Host a run, and shut or hold its gate if an order binds it before its first step.
@@ -96,6 +107,9 @@ class ControlPlane:
         """Do what only time makes due."""
         with self._lock:
             self._desk.tick()
+            # Not while the past is being read: a lease that is over there was renewed further on.
+            if self._is_ready:
+                self._expire_breakers()
 
     def receive(self, record: ControlRecord) -> None:
         """Apply one record. A record that is broken or not for us is counted and skipped.
@@ -108,6 +122,7 @@ class ControlPlane:
             with self._lock:
                 if record.append_ms > 0:
                     self._broker.observe(record.append_ms, received_ms)
+                    self._has_followed = self._is_ready
                 later = self._command(record) if record.inlet == "commands" else self._state(record)
         except InvalidEvent as error:
             self._counters.add("control_invalid")
@@ -139,8 +154,13 @@ class ControlPlane:
             self._switch(record)
         elif tenant == self._tenant and kind == "run":
             return self._run_record(name, record)
+        elif tenant == self._tenant and kind == "breaker" and name:
+            if record.value is None:
+                self._breakers.delete(name, record.append_ms)
+            else:
+                self._breakers.put(name, decode_message(record.value, BreakerState), record.value, record.append_ms)
         elif tenant in {self._tenant, EVERYONE}:
-            # Breakers, and kinds of a later version.
+            # Kinds of a later version.
             self._counters.add("control_ignored")
         return []
 
@@ -156,7 +176,7 @@ class ControlPlane:
             is_enforcing = switch.state != _OBSERVE_ONLY
         if is_enforcing == self._desk.is_enforcing:
             return
-        self._desk.is_enforcing = is_enforcing
+        self._desk.is_enforcing = self._breakers.is_enforcing = is_enforcing
         if not is_enforcing:
             self._desk.suspend()
         for gate in self._hosting.gates():
@@ -224,6 +244,18 @@ class ControlPlane:
         if record.state == "released" or not matches(record.incarnation, gate.key.incarnation):
             return NOTHING_BLOCKED
         return {blocked.tool: float(blocked.until_ms) for blocked in record.blocked_tools}
+
+    def _expire_breakers(self) -> None:
+        broker_ms = self._broker.at(self._clock.monotonic_ms())
+        if broker_ms is None:
+            return
+        if not self._has_followed:
+            # What lay there says only that the broker's clock is at least so far: the open breaker of a detector that
+            # died hours ago would be its own witness that its lease is not over, in each new process. Until a first
+            # record comes by, and a lease that is alive is renewed within a minute, a host clock is asked that would
+            # have to be very wrong.
+            broker_ms = max(broker_ms, self._clock.unix_ms() - HOST_CLOCK_ERROR_MS)
+        self._breakers.expire(broker_ms)
 
     def _began_after(self, gate: Gate, stored: StoredRecord) -> bool:
         began_ms = self._broker.at(gate.started_ms)

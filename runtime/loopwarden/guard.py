@@ -13,6 +13,7 @@ from typing import Literal, Self
 
 from loopwarden import __version__
 from loopwarden.acknowledger import Acknowledger, encode_ack
+from loopwarden.breakers import Breakers
 from loopwarden.broker_clock import BrokerClock
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.control import ControlPlane
@@ -108,10 +109,12 @@ class Guard:
             broker=self._broker,
             counters=self._counters,
         )
+        breakers = Breakers(self._counters)
         self._plane = ControlPlane(
             tenant=tenant,
             acks=acknowledger,
             broker=self._broker,
+            breakers=breakers,
             clock=clock,
             counters=self._counters,
             allow_free_text=allow_free_text,
@@ -140,6 +143,7 @@ class Guard:
             plane=self._plane,
             acks=acknowledger,
             broker=self._broker,
+            breakers=breakers,
             clock=clock,
             counters=self._counters,
             max_pause_s=max_pause_s,
@@ -271,9 +275,11 @@ class Guard:
 
         `events_accepted`, `events_sent`, `events_dropped` (queue full), `events_queued`, `queue_bytes`, `acks_sent`,
         `acks_queued`, `publisher_connected`, `control_connected`, `control_ready` (0 or 1), `runs_live`,
-        `run_records`, `enforcing`, `clock_skew_ms` (host minus broker, once known), and every count that is not zero:
-        `faults`, `started_open`, `starts_refused`, `events_cut`, `events_invalid`, `commands_read`, `acks_<status>`,
-        `publish_errors`, `control_errors`, `control_invalid`, …
+        `run_records`, `breakers_open` (tools), `enforcing`, `clock_skew_ms` (host minus broker, once known), and every
+        count that is not zero: `faults`, `started_open`, `starts_refused`, `events_cut`, `events_invalid`,
+        `commands_read`, `acks_<status>`, `breaker_refusals`, `breaker_probes`, `breaker_advice` (would have been
+        refused), `breaker_leases_expired`, `breaker_unknown_states`, `publish_errors`, `control_errors`,
+        `control_invalid`, …
         """
         numbers: dict[str, int | float] = {
             "events_accepted": self._steps.accepted,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from math import inf
 
-from msgspec.json import encode as encode_json
-
+from loopwarden.breakers import Breaker, Breakers
 from loopwarden.broker_clock import BrokerClock
 from loopwarden.clock import Clock
 from loopwarden.decisions import ALLOW, Action, Decision, LoopwardenStopped, StopCause
 from loopwarden.faults import Counters
 from loopwarden.gate import Gate
 from loopwarden.limits import Budget
+from loopwarden.refusals import unavailable
 from loopwarden.reporter import Reporter
 from loopwarden.run_events import RunEvents
 
@@ -19,7 +20,7 @@ _PAUSE_POLL_S = 0.05
 
 
 class RunControl(RunEvents):
-    """Stop, pause and blocked tools of one run. Thread-safe."""
+    """Stop, pause, blocked tools and breakers of one run. Thread-safe."""
 
     def __init__(
         self,
@@ -30,10 +31,12 @@ class RunControl(RunEvents):
         clock: Clock,
         counters: Counters,
         broker: BrokerClock,
+        breakers: Breakers,
         max_pause_s: float,
     ) -> None:
         super().__init__(reporter=reporter, gate=gate, budget=budget, clock=clock, counters=counters)
         self._broker = broker
+        self._breakers = breakers
         self._max_pause_s = max_pause_s
 
     @property
@@ -88,19 +91,27 @@ class RunControl(RunEvents):
         if until_ms is None or (broker_ms is not None and broker_ms >= until_ms):
             return None
         retry_after_ms = None if broker_ms is None else int(until_ms - broker_ms)
-        answer = {
-            "error": "tool_unavailable",
-            "tool": tool,
-            "reason": "blocked_for_this_run",
-            "retry_after_ms": retry_after_ms,
-            "hint": "Do not call this tool again. Answer with what you have, or ask the user.",
-        }
-        return Decision(
-            Action.BLOCK,
-            reason=f"{tool} is blocked for this run",
-            retry_after_ms=retry_after_ms,
-            message=encode_json(answer).decode(),
-        )
+        why = f"{tool} is blocked for this run"
+        return unavailable(tool, "blocked_for_this_run", retry_after_ms=retry_after_ms, why=why)
+
+    def _broken(self, tool: str, breaker: Breaker, now_ms: float) -> Decision | None:
+        """Return the refusal of a breaker that is not closed, or `None` if this call passes."""
+        if breaker.until_ms != inf:
+            # Without any time of the broker's no lease can be told from one that is over: fail open.
+            broker_ms = self._broker.at(now_ms)
+            if broker_ms is None or broker_ms >= breaker.until_ms:
+                return None
+        run_id = self._gate.key.run_id
+        if breaker.lets_through(run_id):
+            if breaker.probe is not None:
+                self._counters.add("breaker_probes")
+            return None
+        if breaker.is_advice or not self._breakers.is_enforcing:
+            self._counters.add("breaker_advice")
+            return None
+        self._counters.add("breaker_refusals")
+        why = f"the breaker of {tool} is {breaker.state}"
+        return unavailable(tool, f"breaker_{breaker.state}", retry_after_ms=breaker.retry_after(run_id), why=why)
 
     def _stop(self) -> Decision:
         cause = self._gate.cause

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 from msgspec import UNSET, Struct
 
 from loopwarden.acknowledger import Acknowledger
+from loopwarden.breakers import Breakers
 from loopwarden.broker_clock import BrokerClock
 from loopwarden.clock import Clock
 from loopwarden.control import ControlPlane
@@ -31,6 +32,7 @@ class RunContext(Struct):
     plane: ControlPlane
     acks: Acknowledger
     broker: BrokerClock
+    breakers: Breakers
     clock: Clock
     counters: Counters
     max_pause_s: float
@@ -70,6 +72,7 @@ class RunGuard(RunControl):
             clock=context.clock,
             counters=context.counters,
             broker=context.broker,
+            breakers=context.breakers,
             max_pause_s=context.max_pause_s,
         )
         self.key = key
@@ -304,6 +307,13 @@ class RunGuard(RunControl):
         if gate.blocked and (blocked := self._blocked(call.tool, now_ms)) is not None:
             self._calls.refuse(call, "blocked", is_stopped=False)
             return blocked
+        # One look at a mapping that is replaced as a whole: no lock, and nothing at all while every breaker is closed.
+        breakers = self._breakers.in_force
+        breaker = breakers.get(call.tool) if breakers else None
+        if breaker is not None and (refusal := self._broken(call.tool, breaker, now_ms)) is not None:
+            error = ToolError(error_class=f"breaker:{call.tool}", message=refusal.reason)
+            self._calls.refuse(call, "blocked", is_stopped=False, error=error)
+            return refusal
         self._calls.begin(call)
         return ALLOW
 

@@ -24,9 +24,11 @@ from loopwarden_models.codec import decode_message, decode_step, encode
 from loopwarden_models.commands import ANY_INCARNATION, Command, EvidenceRange, Reason
 from loopwarden_models.control_state import (
     ENFORCEMENT_KEY,
+    BreakerState,
     EnforcementRecord,
     FenceRecord,
     RunRecord,
+    breaker_key,
     fence_key,
     run_record_key,
 )
@@ -108,7 +110,7 @@ class MemoryTransport:
         """Append a command, now or at a given time of the broker."""
         self._append("commands", f"{command.tenant}|{command.run_id}", encode(command), append_ms)
 
-    def state(self, record: RunRecord | FenceRecord | EnforcementRecord, *, append_ms: int | None = None) -> None:
+    def state(self, record: RunRecord | BreakerState | FenceRecord | EnforcementRecord, *, append_ms: int | None = None) -> None:
         """Append a record of `control.state`."""
         self._append("state", record.key, encode(record), append_ms)
 
@@ -260,6 +262,24 @@ def resume(run: RunKey | str, **fields: Any) -> Command:
 def run_record(run_id: str, state: str, *, version: tuple[int, int] = (42, 100), **fields: Any) -> RunRecord:
     """Return a run's record on `control.state`."""
     return RunRecord(v=1, key=run_record_key(TENANT, run_id), version=list(version), state=state, **fields)
+
+
+def breaker(
+    tool: str, state: str, *, version: tuple[int, int] = (42, 100), lease_ms: int | None = 120_000, **fields: Any
+) -> BreakerState:
+    """Return the state of a tool's breaker.
+
+    Args:
+        tool: The tool.
+        state: `open`, `half_open`, `closed`, `forced_open`, `disabled`, `observe_only`.
+        version: `(epoch, seq)` of its writer.
+        lease_ms: End of the lease, from `START_MS` on; left out for the states that have none.
+        fields: Any other field of `BreakerState`, and `tenant`.
+    """
+    if lease_ms is not None and state in {"open", "half_open"}:
+        fields.setdefault("lease_until_ms", START_MS + lease_ms)
+    key = breaker_key(fields.pop("tenant", TENANT), tool)
+    return BreakerState(v=1, key=key, version=list(version), state=state, **fields)
 
 
 def fence(steps_partition: int, epoch: int) -> FenceRecord:

@@ -94,12 +94,12 @@ class ToolCalls:
             text_chars=len(error.message or "") if error is not None else 0,
         )
 
-    def refuse(self, call: Call, outcome: str, *, is_stopped: bool) -> None:
+    def refuse(self, call: Call, outcome: str, *, is_stopped: bool, error: ToolError | None = None) -> None:
         """Report a call that was not made: counts must move while a door is closed."""
         self._refusals += 1
         self._counters.add("calls_refused")
         if not is_stopped or self._refusals <= MAX_REPORTED_REFUSALS:
-            self.end(call, outcome)
+            self.end(call, outcome, error=error)
 
     def cancel_all(self) -> None:
         """Give every call that is out an end, so that the conversation is well-formed.

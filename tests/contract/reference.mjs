@@ -41,6 +41,10 @@ export function murmur2(bytes) {
   return (hash ^ (hash >>> 15)) >>> 0;
 }
 
+export function probePoint(runId, epoch) {
+  return parseInt(contentHash(canonical([runId, epoch])).slice(0, 13), 16) / 2 ** 52;
+}
+
 function disagreements(vectors) {
   const found = [];
   const expect = (section, name, got, want) => got === want || found.push({ section, name, got, want });
@@ -70,6 +74,12 @@ function disagreements(vectors) {
   for (const { tenant, partitions, partition } of vectors.control_partition) {
     const got = (murmur2(Buffer.from(tenant, "utf8")) & 0x7fffffff) % partitions;
     expect("control_partition", tenant, got, partition);
+  }
+  for (const { run_id, epoch, share, hash, point, passes } of vectors.probe) {
+    const name = `${run_id} ${epoch} ${share}`;
+    expect("probe", name, contentHash(canonical([run_id, epoch])), hash);
+    expect("probe", name, probePoint(run_id, epoch), point);
+    expect("probe", name, probePoint(run_id, epoch) < share, passes);
   }
   return found;
 }

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from loopwarden_models.canonical import canonical_json, loads_strict
-from loopwarden_models.hashes import content_hash, derived_id, stable_key
+from loopwarden_models.hashes import content_hash, derived_id, hash_point, is_probe, stable_key
 from loopwarden_models.ids import command_id, control_partition, murmur2, verdict_id
 
 FILE = files("loopwarden_models") / "vectors.json"
@@ -164,6 +164,29 @@ def test_control_partition_is_the_published_one(vector: dict[str, Any]) -> None:
 
     assert control_partition(tenant, partitions) == vector["partition"]
     assert (KAFKA_MURMUR2(tenant.encode()) & 0x7FFFFFFF) % partitions == vector["partition"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["probe"], ids=lambda v: f"{v['run_id']}-{v['epoch']}-{v['share']}")
+def test_probe_is_the_published_one(vector: dict[str, Any]) -> None:
+    """Every runtime decides by itself; two that decide differently let more through than the share."""
+    run_id, epoch = vector["run_id"], vector["epoch"]
+    digest = blake2b(canonical_json([run_id, epoch]), digest_size=64).hexdigest()
+
+    assert hash_point(run_id, epoch) == vector["point"] == int(digest[:13], 16) / 2**52
+    assert content_hash([run_id, epoch]) == vector["hash"] == digest[:16]
+    assert is_probe(run_id, epoch, vector["share"]) is vector["passes"]
+
+
+def test_probes_are_spread_evenly_and_take_turns() -> None:
+    """A share of 5 % is 5 % of the runs, and with the next epoch 5 % of the others."""
+    runs = [f"run-{n}" for n in range(4_000)]
+    first = {run for run in runs if is_probe(run, 9, 0.05)}
+    second = {run for run in runs if is_probe(run, 10, 0.05)}
+
+    # Five standard deviations of a binomial: 200 +- 69.
+    assert 131 < len(first) < 269
+    assert 131 < len(second) < 269
+    assert len(first & second) < len(first) / 2
 
 
 def test_another_language_agrees_with_every_vector() -> None:

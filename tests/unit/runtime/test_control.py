@@ -296,6 +296,8 @@ def test_under_the_big_switch_the_dead_stay_dead_and_the_wanted_may_start() -> N
         ("commands", "acme|r-42", b'{"v":2}'),
         ("commands", "acme|r-42", b"\xff\xfe"),
         ("state", "acme|run|r-42", b'{"v":1}'),
+        ("state", "acme|breaker|search", b'{"v":1}'),
+        ("state", "acme|breaker|search", b'{"v":1,"key":"acme|breaker|search","version":[1],"state":"open"}'),
         ("state", "*|fence|3", b"[]"),
         ("state", "*|enforcement|global", b'""'),
     ],
@@ -321,7 +323,8 @@ def test_records_for_others_and_of_later_versions_are_ignored() -> None:
     with bench.guard.run("r-42") as run:
         bench.transport.command(kill(run.key, tenant="borealis"))
         bench.transport.raw("state", "borealis|run|r-42", b"not for us")
-        bench.transport.raw("state", "acme|breaker|search", b"{}")
+        bench.transport.raw("state", "borealis|breaker|search", b"not for us")
+        bench.transport.raw("state", "*|breaker|search", b"{}")
         bench.transport.raw("state", "acme|channel|a|b", b"{}")
         bench.transport.raw("state", "*|fence|x", b"{}")
         bench.pump()
