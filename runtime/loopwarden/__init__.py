@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from loopwarden.guard import Guard
     from loopwarden.nudges import Nudge
     from loopwarden.run_guard import RunGuard
+    from loopwarden.safety_net import SafetyNet
     from loopwarden.tools import tool
     from loopwarden.transport import KafkaTransport, Transport
     from loopwarden_models.effects import CLOCK, POLL, READ, UNKNOWN, WRITE
@@ -45,6 +46,7 @@ __all__ = [
     "Nudge",
     "RunGuard",
     "RunKey",
+    "SafetyNet",
     "Transport",
     "Usage",
     "tool",
@@ -63,6 +65,7 @@ _HOMES = {
     "READ": "loopwarden_models.effects",
     "RunGuard": "loopwarden.run_guard",
     "RunKey": "loopwarden.decisions",
+    "SafetyNet": "loopwarden.safety_net",
     "Transport": "loopwarden.transport",
     "UNKNOWN": "loopwarden_models.effects",
     "Usage": "loopwarden_models.events",

@@ -48,6 +48,11 @@ class Breaker(Struct, frozen=True, gc=False):
     salt: str = ""
     is_advice: bool = False
 
+    @property
+    def is_held_open(self) -> bool:
+        """True if a person wants calls to pass, whatever any breaker thinks."""
+        return self.state in _PASSING or self.is_advice
+
     def lets_through(self, run_id: str) -> bool:
         """Return whether a call of this run passes, the lease not being over. Cost: 0.1 µs; half open, 8 µs."""
         if self.state == "half_open" and self.probe is not None:
@@ -69,7 +74,7 @@ _WATCHED: Final = Breaker("observe_only")
 
 
 class _Stored(Struct, frozen=True):
-    """One writer's newest word on a tool. `rank` orders them all: version, lease, append, and the bytes for the rest."""
+    """One writer's newest word on a tool. `rank` orders all of them: version, lease, append time, bytes."""
 
     rank: tuple[list[int], float, int, bytes]
     record: BreakerState
@@ -106,7 +111,7 @@ class Breakers:
 
     def __len__(self) -> int:
         """Return how many tools are refused to some or all runs."""
-        return sum(breaker.state not in _PASSING and not breaker.is_advice for breaker in self.in_force.values())
+        return sum(not breaker.is_held_open for breaker in self.in_force.values())
 
     def put(self, tool: str, record: BreakerState, value: bytes, append_ms: int) -> None:
         """Take a record that was read.

@@ -26,6 +26,7 @@ from loopwarden.outbox import Outbox
 from loopwarden.publisher import Lane
 from loopwarden.reporter import Reporter
 from loopwarden.run_guard import RunContext, RunGuard
+from loopwarden.safety_net import ProcessNet, SafetyNet
 from loopwarden.step_encoder import PendingStep, StepEncoder
 from loopwarden.transport import Transport
 from loopwarden_models.acks import Ack
@@ -65,6 +66,7 @@ class Guard:
         max_queue_events: int = 10_000,
         max_queue_bytes: int = 16 * 1024 * 1024,
         max_pause_s: float = 3_600.0,
+        safety_net: SafetyNet | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Set up; connects to nothing and starts no thread.
@@ -82,6 +84,8 @@ class Guard:
             max_queue_events: Events that wait for Kafka; beyond it the oldest are dropped and counted.
             max_queue_bytes: Their size, likewise.
             max_pause_s: Longest `wait_if_paused`, in seconds.
+            safety_net: Refuse tools that keep failing in this process, also without Kafka; see `SafetyNet`. Off by
+                default: what a process sees of a tool is little, and the detector sees the fleet.
             clock: For tests.
 
         Raises:
@@ -102,9 +106,10 @@ class Guard:
         self._steps: Outbox[PendingStep] = Outbox(max_items=max_queue_events, max_bytes=max_queue_bytes)
         self._acks: Outbox[Ack] = Outbox(max_items=_MAX_ACKS, max_bytes=max_queue_bytes)
         self._broker = BrokerClock()
+        runtime_id = fit(runtime_id or f"{socket.gethostname()}:{os.getpid()}", _RUNTIME_ID_CHARS)
         acknowledger = Acknowledger(
             self._acks,
-            runtime_id=fit(runtime_id or f"{socket.gethostname()}:{os.getpid()}", _RUNTIME_ID_CHARS),
+            runtime_id=runtime_id,
             clock=clock,
             broker=self._broker,
             counters=self._counters,
@@ -147,6 +152,9 @@ class Guard:
             clock=clock,
             counters=self._counters,
             max_pause_s=max_pause_s,
+            net=None
+            if safety_net is None
+            else ProcessNet(safety_net, salt=runtime_id, breakers=breakers, counters=self._counters),
             start_child=self.run,
             on_enter=self._entered,
             on_exit=self._left,
@@ -278,8 +286,8 @@ class Guard:
         `run_records`, `breakers_open` (tools), `enforcing`, `clock_skew_ms` (host minus broker, once known), and every
         count that is not zero: `faults`, `started_open`, `starts_refused`, `events_cut`, `events_invalid`,
         `commands_read`, `acks_<status>`, `breaker_refusals`, `breaker_probes`, `breaker_advice` (would have been
-        refused), `breaker_leases_expired`, `breaker_unknown_states`, `publish_errors`, `control_errors`,
-        `control_invalid`, …
+        refused), `breaker_leases_expired`, `breaker_unknown_states`, `local_openings`, `local_refusals` (the safety
+        net), `publish_errors`, `control_errors`, `control_invalid`, …
         """
         numbers: dict[str, int | float] = {
             "events_accepted": self._steps.accepted,

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
 from msgspec.json import encode as encode_json
 
 from loopwarden.decisions import Action, Decision
+from loopwarden_models.events import ToolError
+
+
+class Refusal(Struct, frozen=True):
+    """A refused call: what the agent gets, and what the event says of who refused."""
+
+    decision: Decision
+    error: ToolError | None = None
 
 
 def unavailable(tool: str, reason: str, *, retry_after_ms: int | None, why: str) -> Decision:

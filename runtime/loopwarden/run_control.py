@@ -12,9 +12,10 @@ from loopwarden.decisions import ALLOW, Action, Decision, LoopwardenStopped, Sto
 from loopwarden.faults import Counters
 from loopwarden.gate import Gate
 from loopwarden.limits import Budget
-from loopwarden.refusals import unavailable
+from loopwarden.refusals import Refusal, unavailable
 from loopwarden.reporter import Reporter
 from loopwarden.run_events import RunEvents
+from loopwarden_models.events import ToolError
 
 _PAUSE_POLL_S = 0.05
 
@@ -85,16 +86,16 @@ class RunControl(RunEvents):
         self._add_waiting(since_ms)
         return decision
 
-    def _blocked(self, tool: str, now_ms: float) -> Decision | None:
+    def _blocked(self, tool: str, now_ms: float) -> Refusal | None:
         until_ms = self._gate.blocked.get(tool)
         broker_ms = self._broker.at(now_ms)
         if until_ms is None or (broker_ms is not None and broker_ms >= until_ms):
             return None
         retry_after_ms = None if broker_ms is None else int(until_ms - broker_ms)
         why = f"{tool} is blocked for this run"
-        return unavailable(tool, "blocked_for_this_run", retry_after_ms=retry_after_ms, why=why)
+        return Refusal(unavailable(tool, "blocked_for_this_run", retry_after_ms=retry_after_ms, why=why))
 
-    def _broken(self, tool: str, breaker: Breaker, now_ms: float) -> Decision | None:
+    def _broken(self, tool: str, breaker: Breaker, now_ms: float) -> Refusal | None:
         """Return the refusal of a breaker that is not closed, or `None` if this call passes."""
         if breaker.until_ms != inf:
             # Without any time of the broker's no lease can be told from one that is over: fail open.
@@ -111,7 +112,8 @@ class RunControl(RunEvents):
             return None
         self._counters.add("breaker_refusals")
         why = f"the breaker of {tool} is {breaker.state}"
-        return unavailable(tool, f"breaker_{breaker.state}", retry_after_ms=breaker.retry_after(run_id), why=why)
+        decision = unavailable(tool, f"breaker_{breaker.state}", retry_after_ms=breaker.retry_after(run_id), why=why)
+        return Refusal(decision, ToolError(error_class=f"breaker:{tool}", message=why))
 
     def _stop(self) -> Decision:
         cause = self._gate.cause

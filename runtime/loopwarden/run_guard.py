@@ -18,9 +18,11 @@ from loopwarden.faults import Counters
 from loopwarden.gate import Gate
 from loopwarden.limits import Budget
 from loopwarden.nudges import Nudge
+from loopwarden.refusals import Refusal
 from loopwarden.reporter import Reporter
 from loopwarden.run_control import RunControl
-from loopwarden.tool_calls import ToolCalls, tool_error
+from loopwarden.safety_net import ProcessNet, RunNet
+from loopwarden.tool_calls import Call, ToolCalls, tool_error
 from loopwarden_models.events import Limits, ModelEnd, RunEnd, RunStart, ToolError, Usage
 
 RunStatus = Literal["completed", "failed", "killed", "limit", "cancelled"]
@@ -36,6 +38,7 @@ class RunContext(Struct):
     clock: Clock
     counters: Counters
     max_pause_s: float
+    net: ProcessNet | None
     start_child: Callable[..., RunGuard]
     on_enter: Callable[[RunGuard], None]
     on_exit: Callable[[RunGuard], None]
@@ -78,6 +81,7 @@ class RunGuard(RunControl):
         self.key = key
         self._context = context
         self._calls = ToolCalls(reporter, clock=context.clock, counters=context.counters)
+        self._net = None if context.net is None else RunNet(context.net, key.run_id)
         self._start_fields = start_fields
         self._has_model_out = False
         self._finish: RunStatus | None = None
@@ -135,6 +139,8 @@ class RunGuard(RunControl):
                 return self._stop()
             if gate.pause is not None:
                 return self._paused()
+            if self._net is not None:
+                self._net.next_round()
             if self._budget is not None:
                 reserve = not self._has_model_out
                 reason = self._budget.start_model(self._clock.monotonic_ms(), reserve=reserve)
@@ -261,14 +267,19 @@ class RunGuard(RunControl):
                 duration_ms = self._clock.monotonic_ms() - call.started_ms
             if cost_usd is not None and self._budget is not None:
                 self._budget.spend(cost_usd)
+            told = None if error is None else tool_error(error)
             self._calls.end(
                 call,
                 outcome if self._gate.cause is None else "cancelled",
                 result=UNSET if result is None and outcome != "ok" else result,
-                error=None if error is None else tool_error(error),
+                error=told,
                 duration_ms=duration_ms,
                 cost_usd=cost_usd,
             )
+            if self._net is not None:
+                reason = self._net.ended(call, outcome, told, self._clock.monotonic_ms())
+                if reason is not None:
+                    self._limit(reason)
         except Exception as fault:  # noqa: BLE001
             self._fault("after_tool", fault)
 
@@ -304,18 +315,23 @@ class RunGuard(RunControl):
             decision = self._limit(reason)
             self._calls.refuse(call, "cancelled", is_stopped=True)
             return decision
-        if gate.blocked and (blocked := self._blocked(call.tool, now_ms)) is not None:
-            self._calls.refuse(call, "blocked", is_stopped=False)
-            return blocked
+        if gate.blocked and (refusal := self._blocked(call.tool, now_ms)) is not None:
+            return self._refuse(call, refusal)
         # One look at a mapping that is replaced as a whole: no lock, and nothing at all while every breaker is closed.
         breakers = self._breakers.in_force
         breaker = breakers.get(call.tool) if breakers else None
         if breaker is not None and (refusal := self._broken(call.tool, breaker, now_ms)) is not None:
-            error = ToolError(error_class=f"breaker:{call.tool}", message=refusal.reason)
-            self._calls.refuse(call, "blocked", is_stopped=False, error=error)
-            return refusal
+            return self._refuse(call, refusal)
+        if self._net is not None and (refusal := self._net.check(call, breaker, now_ms)) is not None:
+            return self._refuse(call, refusal)
         self._calls.begin(call)
         return ALLOW
+
+    def _refuse(self, call: Call, refusal: Refusal) -> Decision:
+        self._calls.refuse(call, "blocked", is_stopped=False, error=refusal.error)
+        if self._net is not None and (reason := self._net.refused()) is not None:
+            return self._limit(reason)
+        return refusal.decision
 
     def _end(self, exc_type: type[BaseException] | None) -> None:
         try:

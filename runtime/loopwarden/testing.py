@@ -110,7 +110,9 @@ class MemoryTransport:
         """Append a command, now or at a given time of the broker."""
         self._append("commands", f"{command.tenant}|{command.run_id}", encode(command), append_ms)
 
-    def state(self, record: RunRecord | BreakerState | FenceRecord | EnforcementRecord, *, append_ms: int | None = None) -> None:
+    def state(
+        self, record: RunRecord | BreakerState | FenceRecord | EnforcementRecord, *, append_ms: int | None = None
+    ) -> None:
         """Append a record of `control.state`."""
         self._append("state", record.key, encode(record), append_ms)
 

@@ -12,6 +12,7 @@ from loopwarden import Action, Decision, Guard, Limits, RunGuard
 from loopwarden.breakers import DEFAULT_LEASE_MS, MAX_LEASE_MS, Breakers
 from loopwarden.control import HOST_CLOCK_ERROR_MS
 from loopwarden.faults import Counters
+from loopwarden.records import ControlRecord
 from loopwarden.testing import (
     START_MS,
     TENANT,
@@ -20,11 +21,12 @@ from loopwarden.testing import (
     MemoryTransport,
     breaker,
     enforcement,
+    fence,
     pause,
     run_record,
 )
 from loopwarden_models.codec import encode
-from loopwarden_models.control_state import BlockedTool, BreakerState, Probe
+from loopwarden_models.control_state import BlockedTool, BreakerState, EnforcementRecord, Probe
 from loopwarden_models.events import ToolEnd, ToolStart
 from loopwarden_models.hashes import is_probe
 
@@ -32,7 +34,7 @@ MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 # Three of these twenty have their turn at epoch 9 and a share of 5 %.
 RUNS = [f"r-{n}" for n in range(1, 21)]
-HALF_OPEN = {"probe": Probe(9, 0.05), "retry_after_ms": 120_000}
+HALF_OPEN: dict[str, Any] = {"probe": Probe(9, 0.05), "retry_after_ms": 120_000}
 
 
 def call(run: RunGuard, number: int = 1, tool: str = "search") -> Decision:
@@ -47,7 +49,7 @@ def passes(bench: GuardBench, tool: str = "search", run_id: str = "r-42") -> boo
         return call(run, tool=tool).allowed
 
 
-def bench_with(*records: BreakerState) -> GuardBench:
+def bench_with(*records: BreakerState | EnforcementRecord) -> GuardBench:
     """Return a bench whose topic holds these records, read."""
     bench = GuardBench()
     for record in records:
@@ -170,6 +172,22 @@ def test_no_breaker_of_the_detector_binds_for_ever(lease_ms: int | None, binds_m
     assert not passes(bench)
     bench.clock.advance(1)
     assert passes(bench)
+
+
+def test_while_the_past_is_read_no_lease_counts_as_expired() -> None:
+    """The renewal is a few thousand records further on."""
+    bench = GuardBench()
+    plane = bench.guard._plane
+    for lease_ms, append_ms in ((MINUTE_MS, START_MS), (3 * MINUTE_MS, START_MS + 2 * MINUTE_MS)):
+        record = breaker("search", "open", lease_ms=lease_ms)
+        plane.receive(ControlRecord("state", record.key.encode(), encode(record), append_ms))
+        fence_record = fence(3, 1)
+        plane.receive(ControlRecord("state", b"*|fence|3", encode(fence_record), START_MS + 2 * MINUTE_MS))
+        plane.tick()
+    plane.ready()
+
+    assert not passes(bench)
+    assert count(bench.guard, "breaker_leases_expired") == 0
 
 
 def test_a_lease_that_was_over_on_arrival_binds_nobody() -> None:
@@ -468,6 +486,45 @@ def put_all(board: Breakers, records: Iterable[tuple[BreakerState, int]]) -> Non
     """Let a board read records with their append times."""
     for record, append_ms in records:
         board.put("search", record, encode(record), append_ms)
+
+
+def test_of_equal_versions_the_later_lease_counts_whenever_it_was_written() -> None:
+    """A renewal that was delayed on its way is shorter than the one that overtook it."""
+    board = Breakers(Counters())
+    later, sooner = breaker("search", "open", lease_ms=90_000), breaker("search", "open", lease_ms=9_000)
+    put_all(board, [(later, START_MS), (sooner, START_MS + 1)])
+
+    assert board.in_force["search"].until_ms == START_MS + 90_000
+
+
+def test_a_deletion_that_is_read_again_does_not_delete_what_came_after_it() -> None:
+    """By either writer."""
+    board = Breakers(Counters())
+    for record in (breaker("search", "forced_open"), breaker("search", "open")):
+        put_all(board, [(record, START_MS + 20)])
+        board.delete("search", START_MS + 10)
+        assert board.in_force["search"].state == "forced_open"
+    board.put("read", breaker("read", "open"), b"", START_MS + 20)
+    board.delete("read", START_MS + 10)
+    assert set(board.in_force) == {"search", "read"}
+
+
+def test_of_two_writers_in_one_millisecond_the_person_is_obeyed() -> None:
+    """Nothing else tells who was later."""
+    board = Breakers(Counters())
+    closed = breaker("search", "closed", version=(1, 1), writer="operator")
+    put_all(board, [(breaker("search", "open"), START_MS), (closed, START_MS)])
+
+    assert board.in_force == {}
+
+
+def test_a_tool_that_a_person_watches_is_watched_when_the_lease_is_over() -> None:
+    """The process's own breaker has to know."""
+    board = Breakers(Counters())
+    put_all(board, [(breaker("search", "open"), START_MS), (breaker("search", "observe_only"), START_MS)])
+    board.expire(START_MS + HOUR_MS)
+
+    assert board.in_force["search"].state == "observe_only"
 
 
 def test_a_reader_keeps_the_view_that_it_has() -> None:
