@@ -3,7 +3,8 @@
     python -m tests._support.runtimes BOOTSTRAP PREFIX TENANT RUNTIME_ID
 
 reads one JSON request per line and answers each with one line: `call` asks for a tool call in a run and, if it is
-allowed, reports it as done; `watch` waits until a tool is refused, or is not, and says when that was; `stats`.
+allowed, reports it as done, with the outcome that the request names; `watch` waits until a tool is refused, or is not,
+and says when that was; `stats`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from tests._support.broker import Broker
 from tests._support.clients import NewTopicSpec, OutRecord, consume_all, create_topics, produce, unique_prefix
 
-from loopwarden import Guard, KafkaTransport, RunGuard
+from loopwarden import Guard, KafkaTransport, RunGuard, SafetyNet
 from loopwarden_models.codec import encode
 from loopwarden_models.control_state import BreakerState, EnforcementRecord
 from loopwarden_models.ids import control_partition
@@ -94,9 +95,9 @@ class RuntimeProcess:
         """Return the answer to the oldest request that is open."""
         return self._answer()
 
-    def call(self, run_id: str, tool: str = "search") -> dict[str, Any]:
-        """Ask for a call of a tool in a run."""
-        return self.ask(do="call", run_id=run_id, tool=tool)
+    def call(self, run_id: str, tool: str = "search", *, outcome: str = "ok") -> dict[str, Any]:
+        """Ask for a call of a tool in a run; if it is allowed, it ends with this outcome."""
+        return self.ask(do="call", run_id=run_id, tool=tool, outcome=outcome)
 
     def watch(self, *, refused: bool, tool: str = "search", timeout_s: float = 30.0) -> int:
         """Return the Unix milliseconds at which the tool was first refused, or allowed; 0 if it never was."""
@@ -106,6 +107,13 @@ class RuntimeProcess:
     def stats(self) -> dict[str, Any]:
         """Return the numbers of its guard."""
         return self.ask(do="stats")
+
+    def until_counted(self, name: str, *, timeout_s: float = 30.0) -> int:
+        """Wait for a count to begin and return it; 0 if it never did. Threads of the guard count when they wake up."""
+        deadline_s = time.monotonic() + timeout_s
+        while not (found := self.stats().get(name, 0)) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        return int(found)
 
     def close(self) -> None:
         """Let it end by itself, all events sent."""
@@ -149,20 +157,20 @@ class _Program:
             return dict(self._guard.stats())
         if request["do"] == "watch":
             return {"at_ms": self._watch(**{name: request[name] for name in ("tool", "refused", "timeout_s")})}
-        decision = self._call(request["run_id"], request["tool"])
+        decision = self._call(request["run_id"], request["tool"], request["outcome"])
         return {"action": decision.action, "retry_after_ms": decision.retry_after_ms, "message": decision.message}
 
     def close(self) -> None:
         self._runs.close()
 
-    def _call(self, run_id: str, tool: str) -> Any:
+    def _call(self, run_id: str, tool: str, outcome: str = "ok") -> Any:
         run = self._known.get(run_id)
         if run is None:
             run = self._known[run_id] = self._runs.enter_context(self._guard.run(run_id))
         call_id = f"c{next(self._numbers)}"
         decision = run.before_tool(tool, {"query": call_id}, call_id)
         if decision.allowed:
-            run.after_tool(call_id, result="an answer")
+            run.after_tool(call_id, outcome=outcome, result="an answer" if outcome == "ok" else None)
         return decision
 
     def _watch(self, tool: str, refused: bool, timeout_s: float) -> int:
@@ -175,7 +183,8 @@ class _Program:
 
 
 def _main(bootstrap: str, prefix: str, tenant: str, name: str) -> None:
-    guard = Guard(KafkaTransport(bootstrap, prefix=prefix), tenant=tenant, runtime_id=name)
+    transport = KafkaTransport(bootstrap, prefix=prefix, connect_timeout_s=2.0)
+    guard = Guard(transport, tenant=tenant, runtime_id=name, safety_net=SafetyNet(max_refusals=None))
     print(json.dumps({"is_ready": guard.start(barrier_s=30.0)}), flush=True)
     program = _Program(guard)
     for line in sys.stdin:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from statistics import quantiles
 from typing import Any
@@ -84,15 +84,12 @@ def test_without_a_detector_every_process_closes_by_itself(topics: ControlTopics
         for process in processes:
             process.send(do="watch", tool="search", refused=False, timeout_s=30.0)
         closed = [process.answer()["at_ms"] for process in processes]
-        deadline_s = time.monotonic() + 30.0
-        while any(not process.stats().get("breaker_leases_expired") for process in processes):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+        counted = [process.until_counted("breaker_leases_expired") for process in processes]
 
         assert all(at_ms < record.lease_until_ms for at_ms in refused if record.lease_until_ms)
         # The first lease was over long before; the broker's time is an estimate, by milliseconds early.
         assert all(renewed_until_ms - 500 < at_ms < renewed_until_ms + 5_000 for at_ms in closed)
-        assert [process.stats()["breaker_leases_expired"] for process in processes] == [1, 1, 1]
+        assert counted == [1, 1, 1]
         assert [process.stats()["breakers_open"] for process in processes] == [0, 0, 0]
 
 
@@ -104,6 +101,31 @@ def test_a_process_that_starts_after_the_death_of_the_detector_is_free(apache_ka
     with runtimes(topics, 1) as (process,):
         assert process.call("r-1")["action"] == "allow"
         assert process.stats()["breaker_leases_expired"] == 1
+
+
+@pytest.mark.slow
+def test_with_kafka_away_leases_end_and_the_safety_net_holds(own_apache_kafka: Callable[[], ApacheKafka]) -> None:
+    """56 and 79: nobody can renew, close or open anything; what was refused is reported in order afterwards."""
+    broker = own_apache_kafka()
+    topics = ControlTopics(broker)
+    with runtimes(topics, 1) as (process,):
+        record = leased("search", "open", lease_ms=3_000)
+        topics.state(record)
+        assert process.watch(refused=True)
+        broker.kill()
+        assert process.watch(refused=False)
+        assert now_ms() >= (record.lease_until_ms or 0) - 500
+        answers = [process.call(f"r-{number % 2}", "fetch", outcome="timeout")["action"] for number in range(7)]
+        assert process.until_counted("breaker_leases_expired") == 1
+        broker.start()
+    assert answers == ["allow"] * 5 + ["block"] * 2
+    found = [step for step in steps(topics) if step.tool == "fetch"]
+    told = {run_id: [(step.seq, step.outcome) for step in found if step.run_id == run_id] for run_id in ("r-0", "r-1")}
+    assert [outcome for _, outcome in told["r-0"]] == ["timeout"] * 3 + ["blocked"]
+    assert [outcome for _, outcome in told["r-1"]] == ["timeout"] * 2 + ["blocked"]
+    assert all(rows == sorted(rows) for rows in told.values())
+    refusals = {step.error.error_class for step in found if step.outcome == "blocked" and step.error is not None}
+    assert refusals == {"local_breaker:fetch"}
 
 
 def test_half_open_is_decided_alike_in_every_process(topics: ControlTopics) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -215,3 +217,13 @@ def test_a_net_that_could_not_work_is_refused_by_name(field: str, value: float) 
     """When the program starts, and nowhere later."""
     with pytest.raises(ConfigError, match=f"safety_net.{field} is"):
         SafetyNet(**{field: value})  # type: ignore[arg-type]  # any number, on purpose
+
+
+def test_the_page_has_every_field_with_its_default() -> None:
+    """People switch the net on from the page, and tune it from there."""
+    page = (Path(__file__).parents[3] / "docs" / "runtime.md").read_text(encoding="utf-8")
+    printed = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page.split("## The safety net")[1], re.MULTILINE))
+    net = SafetyNet()
+
+    for name in SafetyNet.__struct_fields__:
+        assert printed[name].strip("`").replace(",", "") == str(getattr(net, name))
