@@ -85,6 +85,15 @@ def test_failures_leave_the_window() -> None:
     assert all(bench.call(failed=True, after_ms=15_000) for _ in range(20))
 
 
+def test_successes_leave_the_window_too() -> None:
+    """That it worked an hour ago helps nobody."""
+    bench = Bench()
+    assert all(bench.call(failed=False) for _ in range(50))
+    assert bench.call(failed=True, after_ms=65_000)
+    assert all(bench.call(failed=True) for _ in range(4))
+    assert not bench.call(failed=True)
+
+
 def test_back_off_counts_half() -> None:
     """Who waits ever longer does no harm."""
     bench = Bench()

@@ -116,6 +116,18 @@ def test_calls_without_arguments_equal_nothing() -> None:
             assert run.before_tool("search", None, f"c{number}").allowed
             run.after_tool(f"c{number}", outcome="error")
 
+    assert "faults" not in bench.guard.stats()
+
+
+@pytest.mark.parametrize("gaps_ms", [[15_000] * 30, [100 * 2**n for n in range(10)]])
+def test_one_call_that_fails_now_and_then_or_ever_later_is_not_refused(gaps_ms: list[int]) -> None:
+    """Four in a minute; and back-off counts half."""
+    bench = net_bench(min_failures=1_000)
+    with bench.guard.run("r-42") as run:
+        for gap_ms in gaps_ms:
+            bench.clock.advance(gap_ms - 1_000)
+            assert fail(bench, run, 1).allowed
+
 
 def test_five_rounds_of_refusals_in_a_row_end_the_run() -> None:
     """Blocking alone ends nothing: a stubborn model asks until the framework's own limit."""
@@ -159,6 +171,19 @@ def test_what_others_refuse_counts_as_well() -> None:
             run.after_tool(f"c{number}", outcome="denied")
         assert run.stopped
         assert run.before_tool("pay", {}, "c9").action is Action.STOP
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_under_the_big_switch_refusals_of_others_end_a_run_only_where_that_was_set(holds: bool) -> None:
+    """73: the net follows its own policy for that case."""
+    bench = GuardBench(safety_net=SafetyNet(holds_under_observe_only=holds))
+    bench.transport.state(enforcement("observe_only"))
+    bench.pump()
+    with bench.guard.run("r-42") as run:
+        for number in range(9):
+            run.before_tool("pay", {}, f"c{number}")
+            run.after_tool(f"c{number}", outcome="denied")
+        assert run.stopped is holds
 
 
 @pytest.mark.parametrize("state", ["disabled", "observe_only"])
