@@ -12,7 +12,9 @@ ANY_INCARNATION = "*"
 
 CommandId = Annotated[str, Meta(min_length=1, max_length=64)]
 KeyId = Annotated[str, Meta(max_length=256, description="Which key the signature was made with.")]
-Signature = Annotated[str, Meta(max_length=256, description="Over the canonical JSON of the object without `sig`.")]
+Signature = Annotated[
+    str, Meta(max_length=256, description="Base64 of Ed25519 over the canonical JSON of the object without `sig`.")
+]
 CommandType = Literal["nudge", "pause_run", "resume_run", "kill_run"]
 COMMAND_TYPES: tuple[CommandType, ...] = ("nudge", "pause_run", "resume_run", "kill_run")
 

@@ -1,7 +1,6 @@
 """Commands: checked one by one, in the order of the contract, and applied to the gates they are meant for.
 
-Signatures (`kid`, `sig`) are not looked at in this release: who may write to the command topic is believed, so Kafka's
-access control has to decide who that is.
+The first check, of the signature, was made before: `refuse` answers what did not pass it.
 """
 
 from __future__ import annotations
@@ -89,6 +88,17 @@ class CommandDesk:
             else:
                 self._answer(ended, command, "noop", "the run is over")
         return [later for gate in gates for later in self._apply_checked(command, gate, append_ms)]
+
+    def refuse(self, command: Command, detail: str) -> None:
+        """Answer `failed` to a command that is not believed. It leaves no trace: it is not from whom it says.
+
+        Nothing is said for an id that was applied: a copy that somebody has changed must not make the detector think
+        that the original failed.
+        """
+        gates, ended = self._targets(command)
+        for key in [gate.key for gate in gates] or ([ended] if ended is not None else []):
+            if not self.fences.was_applied(command.command_id, key.run_id, key.incarnation):
+                self._answer(key, command, "failed", detail)
 
     def admit(self, gate: Gate, record: StoredRecord | None) -> None:
         """Apply what was ordered, for any incarnation, before this run began.

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+import msgspec
+
 from loopwarden.acknowledger import Acknowledger
 from loopwarden.breakers import Breakers
 from loopwarden.broker_clock import BrokerClock
@@ -17,6 +19,7 @@ from loopwarden.gate import NOTHING_BLOCKED, Gate, Pause
 from loopwarden.hosting import Hosting, matches
 from loopwarden.records import EVERYONE, ControlRecord
 from loopwarden.run_records import RunRecords, StoredRecord, binds
+from loopwarden.signatures import Signatures, Trust
 from loopwarden_models.codec import decode_message
 from loopwarden_models.commands import Command
 from loopwarden_models.control_state import ENFORCEMENT_KEY, BreakerState, EnforcementRecord, FenceRecord, RunRecord
@@ -45,9 +48,11 @@ class ControlPlane:
         breakers: Breakers,
         clock: Clock,
         counters: Counters,
+        signatures: Signatures,
         allow_free_text: bool = False,
     ) -> None:
         self._tenant = tenant
+        self._signatures = signatures
         self._acks = acks
         self._broker = broker
         self._breakers = breakers
@@ -114,16 +119,19 @@ class ControlPlane:
     def receive(self, record: ControlRecord) -> None:
         """Apply one record. A record that is broken or not for us is counted and skipped.
 
-        Never raises. Cost: about 10 µs, and what the agents' `cancel` functions take.
+        Never raises. Cost: about 10 µs, 0.2 ms where signatures are checked, and what the agents' `cancel` functions
+        take.
         """
         later: list[Later] = []
         try:
             received_ms = self._clock.monotonic_ms()
+            # Outside the lock: it is the dearest part, and a run that begins must not wait for it.
+            trust = self._signatures.judge(record, self._tenant)
             with self._lock:
                 if record.append_ms > 0:
                     self._broker.observe(record.append_ms, received_ms)
                     self._has_followed = self._is_ready
-                later = self._command(record) if record.inlet == "commands" else self._state(record)
+                later = self._command(record, trust) if record.inlet == "commands" else self._state(record, trust)
         except InvalidEvent as error:
             self._counters.add("control_invalid")
             self._counters.warn(f"control {error.reason}", "skipped a control record: %s", error)
@@ -136,17 +144,28 @@ class ControlPlane:
                 self._counters.add("cancel_errors")
                 self._counters.warn("cancel", "the run's cancel function failed: %r", error, trace=error)
 
-    def _command(self, record: ControlRecord) -> list[Later]:
+    def _command(self, record: ControlRecord, trust: Trust) -> list[Later]:
         command = decode_message(record.value, Command)
         if command.tenant != self._tenant:
             return []
         self._counters.add("commands_read")
+        if trust.refusal:
+            self._desk.refuse(command, trust.refusal)
+            return []
+        if self._signatures.is_checking and not trust.is_proven and command.message is not None:
+            # Whoever has no key must not write prompts, whatever is allowed.
+            command = msgspec.structs.replace(command, message=None)
         return self._desk.receive(command, record.append_ms)
 
-    def _state(self, record: ControlRecord) -> list[Later]:
+    def _state(self, record: ControlRecord, trust: Trust) -> list[Later]:
+        if trust.refusal:
+            return []
         key = (record.key or b"").decode("utf-8", "replace")
         tenant, _, rest = key.partition("|")
         kind, _, name = rest.partition("|")
+        if record.value is None and self._signatures.is_required and not self._may_forget(tenant, kind, name):
+            self._counters.add("tombstones_refused")
+            return []
         if tenant == EVERYONE and kind == "fence":
             if record.value is not None and name.isdecimal():
                 self._desk.fences.announce(int(name), decode_message(record.value, FenceRecord).epoch)
@@ -163,6 +182,13 @@ class ControlPlane:
             # Kinds of a later version.
             self._counters.add("control_ignored")
         return []
+
+    def _may_forget(self, tenant: str, kind: str, name: str) -> bool:
+        """Return whether a deletion, which nobody can sign, lets go of nothing that still binds."""
+        if tenant != self._tenant or kind != "run":
+            return False
+        stored = self._records.get(name)
+        return stored is None or not binds(stored.record, "", self._broker.at(self._clock.monotonic_ms()))
 
     def _switch(self, record: ControlRecord) -> None:
         is_enforcing = True

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from os import PathLike
 from types import TracebackType
 from typing import Literal, Self
 
@@ -27,12 +28,14 @@ from loopwarden.publisher import Lane
 from loopwarden.reporter import Reporter
 from loopwarden.run_guard import RunContext, RunGuard
 from loopwarden.safety_net import ProcessNet, SafetyNet
+from loopwarden.signatures import configured
 from loopwarden.step_encoder import PendingStep, StepEncoder
 from loopwarden.transport import Transport
 from loopwarden_models.acks import Ack
 from loopwarden_models.codec import TENANT_PATTERN
 from loopwarden_models.errors import ConfigError
 from loopwarden_models.events import Limits
+from loopwarden_models.key_ring import KeyRing
 
 RUNTIME_NAME = f"loopwarden-python/{__version__}"
 
@@ -63,6 +66,8 @@ class Guard:
         fidelity: Literal["full", "hash"] = "full",
         result_chars: int = 2_000,
         allow_free_text: bool = False,
+        key_ring: KeyRing | str | PathLike[str] | None = None,
+        require_signature: bool | None = None,
         max_queue_events: int = 10_000,
         max_queue_bytes: int = 16 * 1024 * 1024,
         max_pause_s: float = 3_600.0,
@@ -80,7 +85,12 @@ class Guard:
             result_chars: Characters of a result, or of an error's message, that are sent. Hash and size are always of
                 the whole.
             allow_free_text: Take a nudge's own text instead of a template. Whoever may write commands can then write
-                into prompts.
+                into prompts; with a key ring, only who holds a key.
+            key_ring: The public keys that commands and states are checked with: a directory of `*.pub` files or one
+                file, read again within five seconds of a change. `LOOPWARDEN_KEY_RING` by default; without either
+                nothing is checked. Needs `loopwarden[signing]`.
+            require_signature: Refuse what is not signed, too. `LOOPWARDEN_REQUIRE_SIGNATURE` by default, else False:
+                a signature that is there must be right, and one need not be there.
             max_queue_events: Events that wait for Kafka; beyond it the oldest are dropped and counted.
             max_queue_bytes: Their size, likewise.
             max_pause_s: Longest `wait_if_paused`, in seconds.
@@ -89,8 +99,8 @@ class Guard:
             clock: For tests.
 
         Raises:
-            ConfigError: `tenant`, `fidelity` or a bound is not possible. Raised here, when the program starts, and
-                nowhere later.
+            ConfigError: `tenant`, `fidelity` or a bound is not possible; signatures are to be checked, and the keys or
+                the package for it are missing. Raised here, when the program starts, and nowhere later.
         """
         if TENANT_PATTERN.fullmatch(tenant) is None:
             raise ConfigError(f"tenant {tenant!r} does not match [A-Za-z0-9._-]{{1,64}}: choose another name")
@@ -122,6 +132,7 @@ class Guard:
             breakers=breakers,
             clock=clock,
             counters=self._counters,
+            signatures=configured(key_ring, require_signature, clock=clock, counters=self._counters),
             allow_free_text=allow_free_text,
         )
         self._reader = ControlReader(transport, self._plane, tenant=tenant, counters=self._counters)
@@ -288,6 +299,10 @@ class Guard:
         `commands_read`, `acks_<status>`, `breaker_refusals`, `breaker_probes`, `breaker_advice` (would have been
         refused), `breaker_leases_expired`, `breaker_unknown_states`, `local_openings`, `local_refusals` (the safety
         net), `publish_errors`, `control_errors`, `control_invalid`, …
+
+        Where there is a key ring: `signatures_refused`, by reason as `signature_<reason>` (`missing`, `unknown_key`,
+        `withdrawn`, `out_of_time`, `wrong_role`, `wrong_key`, `wrong`), `signatures_absent` (not signed, and accepted
+        because a signature is not required), `tombstones_refused`, `key_ring_reloads`, `key_ring_errors`.
         """
         numbers: dict[str, int | float] = {
             "events_accepted": self._steps.accepted,

@@ -25,6 +25,7 @@ COMMANDS: Final = (
     ("calibrate", "loopwarden_streams.calibrate", "service", "propose limits from recorded runs that went well"),
     ("demo", "loopwarden_streams.demo", "service,demo", "watch a small fleet being guarded; needs nothing but Python"),
     ("policy", "loopwarden_streams.policy_file", "service", "print or check a policy file"),
+    ("keys", "loopwarden_streams.keys", "signing", "make, list and try the keys that commands are signed with"),
 )
 
 

@@ -28,6 +28,7 @@ from loopwarden_models.ids import control_partition
 from loopwarden_streams.batch_writer import Out, write_batch
 from loopwarden_streams.partition import ACKS, STEPS, Partition
 from loopwarden_streams.settings import Settings
+from loopwarden_streams.signing import control_encoder
 
 # Producer batches whose answer is outstanding, per partition of steps. More would only hide a slow broker.
 MAX_OUTSTANDING = 32
@@ -42,10 +43,16 @@ class Outbox:
     """Publishes on behalf of the partitions of one worker. Not thread-safe: one event loop owns it."""
 
     def __init__(self, settings: Settings, bulk: AIOKafkaProducer, control: AIOKafkaProducer) -> None:
-        """Use `bulk` for verdicts and dead letters and `control`, a producer without linger, for the control topics."""
+        """Use `bulk` for verdicts and dead letters and `control`, a producer without linger, for the control topics.
+
+        Raises:
+            ConfigError: The key that orders are to be signed with cannot be used.
+        """
         self._settings = settings
         self._bulk = bulk
         self._control = control
+        # For all that goes to the control topics; the rest is nobody's order and stays unsigned.
+        self._encode_control = control_encoder(settings)
         self._steps_topic = settings.topic(STEPS)
         self._outstanding: defaultdict[int, deque[asyncio.Future[Any]]] = defaultdict(deque)
         self._verdicts: defaultdict[int, list[Out]] = defaultdict(list)
@@ -147,7 +154,7 @@ class Outbox:
             await self._control.send_and_wait(
                 self._settings.topic("control.state"),
                 key=fence.key.encode(),
-                value=encode(fence),
+                value=self._encode_control(fence),
                 partition=self._control_partition(FENCE_TENANT),
             )
         except KafkaError as error:
@@ -193,10 +200,13 @@ class Outbox:
                 reason=_cut(block.reason),
                 blocked_tools=[BlockedTool(one.tool, one.until_ms, one.verdict_id) for one in block.tools],
             )
-            records[self._control_partition(block.tenant)].append(Out(record.key.encode(), encode(record)))
+            records[self._control_partition(block.tenant)].append(
+                Out(record.key.encode(), self._encode_control(record))
+            )
         for command in commands:
             number = self._control_partition(command.tenant)
-            orders[number].append(Out(f"{command.tenant}|{command.run_id}".encode(), encode(command)))
+            key = f"{command.tenant}|{command.run_id}".encode()
+            orders[number].append(Out(key, self._encode_control(command)))
             if command.type == "kill_run":
                 record = RunRecord(
                     v=1,
@@ -208,7 +218,7 @@ class Outbox:
                     expires_at_ms=command.expires_at_ms,
                     reason=command.reason,
                 )
-                records[number].append(Out(record.key.encode(), encode(record)))
+                records[number].append(Out(record.key.encode(), self._encode_control(record)))
         for topic, outgoing in (("control.state", records), ("control.commands", orders)):
             for number, out in outgoing.items():
                 waiting.extend(await write_batch(self._control, self._settings.topic(topic), number, out))
@@ -218,7 +228,7 @@ class Outbox:
             await self._control.send(
                 self._settings.topic("control.state"),
                 key=record.key.encode(),
-                value=encode(record),
+                value=self._encode_control(record),
                 partition=self._control_partition(tenant),
             )
         )

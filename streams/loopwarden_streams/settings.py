@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 from loopwarden_models.errors import ConfigError
 
 PREFIX: Final = "LOOPWARDEN_"
-# Read by Faust itself (`env_prefix`), by the test suite or by the compose file, not by `Settings`.
-_FOREIGN: Final = ("LOOPWARDEN_FAUST_", "LOOPWARDEN_TEST_")
+# Read by Faust itself (`env_prefix`), by the test suite or by the runtime library, not by `Settings`.
+_FOREIGN: Final = ("LOOPWARDEN_FAUST_", "LOOPWARDEN_TEST_", "LOOPWARDEN_KEY_RING", "LOOPWARDEN_REQUIRE_SIGNATURE")
 
 _MODES: Final = ("policy", "off", "shadow", "warn", "enforce")
 _LOG_FORMATS: Final = ("json", "text")
@@ -64,6 +64,8 @@ class Settings:
     sasl_username: str = _setting("", "user name for SASL")
     sasl_password: str = _setting("", "password for SASL", secret=True)
     ssl_cafile: str = _setting("", "certificate authority file for SSL")
+    signing_key_file: str = _setting("", "private key (PEM) that commands and states are signed with; empty = unsigned")
+    signing_kid: str = _setting("", "name of that key in the key rings of runtimes; empty = that of the file")
 
     def __post_init__(self) -> None:
         """Refuse what cannot work.

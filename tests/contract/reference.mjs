@@ -3,7 +3,7 @@
 //
 // node reference.mjs vectors.json   prints [{section, name, got, want}, …] for every vector that does not agree.
 
-import { createHash } from "node:crypto";
+import { createHash, createPublicKey, verify } from "node:crypto";
 import { readFileSync } from "node:fs";
 
 const MAX_DEPTH = 128;
@@ -22,6 +22,19 @@ export function canonical(value, depth = 0) {
 
 export function contentHash(text) {
   return createHash("blake2b512").update(text, "utf8").digest("hex").slice(0, 16);
+}
+
+export function signedText(fields) {
+  return canonical(Object.fromEntries(Object.entries(fields).filter(([name]) => name !== "sig")));
+}
+
+export function isSignedBy(fields, publicKey) {
+  if (typeof fields.sig !== "string") return false;
+  const signature = Buffer.from(fields.sig, "base64");
+  if (signature.toString("base64") !== fields.sig) return false; // Node's decoder reads almost anything
+  const x = Buffer.from(publicKey, "base64").toString("base64url");
+  const key = createPublicKey({ key: { kty: "OKP", crv: "Ed25519", x }, format: "jwk" });
+  return verify(null, Buffer.from(signedText(fields), "utf8"), key, signature);
 }
 
 export function murmur2(bytes) {
@@ -67,6 +80,13 @@ function disagreements(vectors) {
   }
   for (const { bits, text } of vectors.numbers) {
     expect("numbers", bits, canonical(Buffer.from(bits, "hex").readDoubleBE(0)), text);
+  }
+  for (const { name, json, public_key, signed } of vectors.signatures) {
+    expect("signatures", name, signedText(JSON.parse(json)), signed);
+    expect("signatures", name, isSignedBy(JSON.parse(json), public_key), true);
+  }
+  for (const { name, json, public_key } of vectors.signatures_refused) {
+    expect("signatures_refused", name, isSignedBy(JSON.parse(json), public_key), false);
   }
   for (const { bytes, hash } of vectors.murmur2) {
     expect("murmur2", bytes, murmur2(Buffer.from(bytes, "hex")), hash);

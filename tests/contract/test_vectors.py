@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import struct
@@ -14,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from loopwarden_models.canonical import canonical_json, loads_strict
 from loopwarden_models.hashes import content_hash, derived_id, hash_point, is_probe, stable_key
 from loopwarden_models.ids import command_id, control_partition, murmur2, verdict_id
+from loopwarden_models.signing import SigningKey, is_signed_by, parse_signed, public_bytes, signed_bytes
 
 FILE = files("loopwarden_models") / "vectors.json"
 VECTORS: dict[str, list[dict[str, Any]]] = json.loads(FILE.read_text(encoding="utf-8"))
@@ -100,6 +103,53 @@ def test_number_is_written_as_published(vector: dict[str, Any]) -> None:
     (value,) = struct.unpack(">d", bytes.fromhex(vector["bits"]))
 
     assert canonical_json(value).decode() == vector["text"]
+
+
+# Key pairs of the samples that were published with RFC 8032 (7.1): not derived from any code of ours.
+RFC8032_KEYS = {
+    "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60": (
+        "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
+    ),
+    "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb": (
+        "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
+    ),
+}
+
+
+@pytest.mark.parametrize("vector", VECTORS["signatures"], ids=by_name)
+def test_signature_is_the_published_one(vector: dict[str, Any]) -> None:
+    """Whoever signs in another language is believed by a runtime of ours, and the other way round."""
+    fields = parse_signed(vector["json"].encode())
+    key = SigningKey(Ed25519PrivateKey.from_private_bytes(bytes.fromhex(vector["private_key"])), fields["kid"])
+
+    assert public_bytes(vector["public_key"]) == key.public_key
+    assert key.public_key.hex() == RFC8032_KEYS[vector["private_key"]]
+    assert signed_bytes(fields) == vector["signed"].encode()
+    assert is_signed_by(fields, key.public_key)
+    assert key.sign(fields) == {**fields, "sig": vector["sig"]}
+
+
+@pytest.mark.parametrize("vector", VECTORS["signatures_refused"], ids=by_name)
+def test_signature_that_is_not_the_one_is_refused(vector: dict[str, Any]) -> None:
+    """A verifier that accepts everything passes every other test of this kind."""
+    assert not is_signed_by(parse_signed(vector["json"].encode()), public_bytes(vector["public_key"]))
+
+
+def test_another_tool_agrees_about_the_signature_bytes(tmp_path: Path) -> None:
+    """The text in the file, the key and the signature, checked by OpenSSL from the command line."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    vector = VECTORS["signatures"][0]
+    (tmp_path / "text").write_bytes(vector["signed"].encode())
+    (tmp_path / "sig").write_bytes(base64.b64decode(vector["sig"]))
+    # The fixed head of an Ed25519 public key in DER (RFC 8410, 10.1).
+    (tmp_path / "key").write_bytes(bytes.fromhex("302a300506032b6570032100") + base64.b64decode(vector["public_key"]))
+    words = ["pkeyutl", "-verify", "-pubin", "-keyform", "DER", "-inkey", "key", "-rawin", "-in", "text"]
+
+    done = subprocess.run([openssl, *words, "-sigfile", "sig"], cwd=tmp_path, capture_output=True, check=False)
+
+    assert done.returncode == 0, done
 
 
 @pytest.mark.parametrize("vector", VECTORS["stable_key"], ids=lambda vector: vector["text"][:20])
