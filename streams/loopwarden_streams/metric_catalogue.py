@@ -310,7 +310,8 @@ COMMAND_ACKS = _metric(
     "status",
     "acknowledgements",
     "Answers of runtimes to commands.",
-    "expired or stale: commands arrive late; failed: look at the runtime's log; unsupported: update the runtime.",
+    "expired or stale: commands arrive late; failed: look at the runtime's log, the command may be forged; "
+    "unsupported: update the runtime.",
 )
 COMMAND_LATENCY = _metric(
     Histogram,

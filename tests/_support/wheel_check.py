@@ -18,7 +18,18 @@ ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements" / "dev.txt"
 
 BASE = ("msgspec", "kafka-python")
-HEAVY = ("kafka", "aiokafka", "faust", "numpy", "prometheus_client", "rich", "yaml", "aiohttp", "asyncio")
+HEAVY = (
+    "kafka",
+    "aiokafka",
+    "cryptography",
+    "faust",
+    "numpy",
+    "prometheus_client",
+    "rich",
+    "yaml",
+    "aiohttp",
+    "asyncio",
+)
 
 _PROBE = f"""
 import json, sys, threading, time
@@ -62,6 +73,9 @@ def check_base(wheel: Path, work: Path) -> None:
         told = run([bin_ / "loopwarden", command], work, expect=2).stderr
         if "loopwarden[service]" not in told:
             sys.exit(f"loopwarden {command} does not name its extra: {told!r}")
+    told = run([bin_ / "loopwarden", "keys", "generate", "--kid", "k", "--out", work / "keys"], work, expect=2).stderr
+    if "loopwarden[signing]" not in told:
+        sys.exit(f"loopwarden keys does not name its extra: {told!r}")
     run([bin_ / "loopwarden", "--help"], work)
     print(f"base install: {', '.join(BASE)}; import loopwarden takes {probe['took_ms']} ms")
 
@@ -75,6 +89,7 @@ def check_service(wheel: Path, work: Path) -> None:
     if not summary["summary"]["verdicts"]:
         sys.exit(f"the installed wheel sees no loop in {example.name}: {summary}")
     run([bin_ / "loopwarden", "worker", "--help"], work)
+    run([bin_ / "loopwarden", "keys", "generate", "--kid", "k", "--out", work / "keys"], work)
     run([bin_ / "python", "-m", "pip", "check"], work)
     for package in ("loopwarden", "loopwarden_models", "loopwarden_detectors", "loopwarden_streams"):
         run([bin_ / "mypy", "-p", package, "--ignore-missing-imports"], work)
