@@ -46,7 +46,7 @@ class ToolFleet:
 
     Attributes:
         tools: By (tenant, tool).
-        held: Of these, the ones whose breaker is open or half open.
+        held: Of these, the ones whose breaker is open or half open. `manual`: the ones that a person set.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -54,6 +54,7 @@ class ToolFleet:
         self._policy = policy
         self.tools: dict[ToolId, ToolState] = {}
         self.held: dict[ToolId, ToolState] = {}
+        self.manual: dict[ToolId, ToolState] = {}
         self._known: Counter[str] = Counter()
         self._held: Counter[str] = Counter()
 
@@ -191,6 +192,10 @@ class ToolFleet:
         elif not is_held and key in self.held:
             del self.held[key]
             self._held[tool.tenant] -= 1
+        if tool.state in MANUAL:
+            self.manual[key] = tool
+        else:
+            self.manual.pop(key, None)
 
     def _why_full(self, tenant: str) -> str | None:
         known, held = self._known[tenant], self._held[tenant]

@@ -42,6 +42,16 @@ class Bucket(Struct, array_like=True, gc=False):
             self.slow += 1
             join_run(self.slow_runs, run_id)
 
+    def join(self, other: Bucket | SecondSum) -> None:
+        """Add the calls of another one."""
+        self.calls += other.calls
+        if other.failures:
+            self.failures += other.failures
+            join_runs(self.failed_runs, other.failed_runs)
+        if other.slow:
+            self.slow += other.slow
+            join_runs(self.slow_runs, other.slow_runs)
+
     def to_sum(self) -> SecondSum:
         """Return the same as a message has it."""
         return SecondSum(
@@ -135,14 +145,7 @@ class ToolState(Struct, array_like=True):
         self.failures += one.failures
         self.slow += one.slow
         self._lengthen_row(one, second)
-        bucket = self._bucket(second)
-        bucket.calls += one.calls
-        if one.failures:
-            bucket.failures += one.failures
-            join_runs(bucket.failed_runs, one.failed_runs)
-        if one.slow:
-            bucket.slow += one.slow
-            join_runs(bucket.slow_runs, one.slow_runs)
+        self._bucket(second).join(one)
         return True
 
     def start_window(self) -> None:

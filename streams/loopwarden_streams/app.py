@@ -9,7 +9,7 @@ import faust
 
 from loopwarden_streams import landing_store
 from loopwarden_streams.kafka_client import faust_credentials
-from loopwarden_streams.partition import ACKS, STEPS
+from loopwarden_streams.partition import SOURCES
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.transport import use_batches
 
@@ -57,7 +57,7 @@ def make_app(settings: Settings, data_dir: Path) -> faust.App:
         web_enabled=False,
         worker_redirect_stdouts=False,
     )
-    hot = [settings.topic(STEPS), settings.topic(ACKS)]
+    hot = [settings.topic(source) for source in SOURCES]
     use_batches(app, [*hot, changelog_name(settings)])
     landing_store.register()
     return app

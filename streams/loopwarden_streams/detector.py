@@ -17,14 +17,16 @@ from faust.types import TP
 from loopwarden_models.errors import ConfigError, TransportError
 from loopwarden_models.policy import Policy
 from loopwarden_streams.app import changelog_name, hot_topic, make_app, runs_table
+from loopwarden_streams.breakers import Breakers
 from loopwarden_streams.checkpoints import Checkpointer
 from loopwarden_streams.ingest import Ingest
 from loopwarden_streams.kafka_client import new_producer
 from loopwarden_streams.lag import LagWatch
 from loopwarden_streams.landing_store import store_of
+from loopwarden_streams.manual_breakers import ManualBreakers
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
-from loopwarden_streams.partition import ACKS, STEPS, Partition
+from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
 from loopwarden_streams.recovery import Recovery
 from loopwarden_streams.recovery_watch import RecoveryWatch
 from loopwarden_streams.settings import Settings
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 LAG_EVERY_S = 2.0
 RECOVERY_EVERY_S = 1.0
 REPORT_EVERY_S = 1.0
+# A quarter of a second: what a breaker that opens is late by. Traffic grows with the number of tools. judgement
+SUMS_EVERY_S = 0.25
 # How long a stop waits for a checkpoint or a tick under way; the worker's own limit for all of a stop is 25 s.
 TIMERS_END_S = 10.0
 MAX_BUFFERED_MESSAGES = 10_000
@@ -61,16 +65,21 @@ class Detector:
         self.is_ready = False
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
+        self._manual_task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._ownership = 0
         self._bulk = new_producer(settings)
         self._control = new_producer(settings)
         self.app = make_app(settings, data_dir)
         self.outbox = Outbox(settings, self._bulk, self._control)
-        self.ingest = Ingest(self.app, settings, self.policy, self.partitions, self.outbox, self.metrics)
+        self.manual = ManualBreakers(settings)
+        self.breakers = Breakers(settings, self.outbox, self.metrics, self.manual)
+        self.ingest = Ingest(self.app, settings, self.policy, self.partitions, self.outbox, self.breakers, self.metrics)
         self.checkpointer = Checkpointer(self.app, settings, self.partitions, self.outbox, self._bulk, self.metrics)
-        self.recovery = Recovery(self.app, settings, self.outbox, self.metrics, changelog=changelog_name(settings))
-        self.ticker = Ticker(settings, self.policy, self.partitions, self.outbox, self.metrics)
+        self.recovery = Recovery(
+            self.app, settings, self.policy, self.outbox, self.metrics, changelog=changelog_name(settings)
+        )
+        self.ticker = Ticker(settings, self.policy, self.partitions, self.outbox, self.breakers, self.metrics)
         self.lag = LagWatch(self.app, settings, self.partitions, self.metrics)
         self.recovery_watch = RecoveryWatch(self.app, settings, lambda: self.is_ready, self.metrics)
         self._declare(self.app)
@@ -90,6 +99,11 @@ class Detector:
         async def watch_acks(stream: faust.StreamT[Any]) -> None:
             async for event in stream.events():
                 await self._guarded(self.ingest.acks, event)
+
+        @app.agent(hot_topic(app, self.settings, TOOLS), name="tools", concurrency=1)
+        async def watch_tools(stream: faust.StreamT[Any]) -> None:
+            async for event in stream.events():
+                await self._guarded(self.ingest.tools, event)
 
     async def start(self) -> None:
         """Connect, join the group, take over what it gives us, and begin to watch. Returns when that is done.
@@ -111,7 +125,9 @@ class Detector:
         if not isinstance(self.app.consumer, BatchConsumer):
             raise ConfigError(f"the app's consumer is {type(self.app.consumer).__name__}, not the batched one")
         self.app.producer.buffer.max_messages = MAX_BUFFERED_MESSAGES
+        self._manual_task = asyncio.get_running_loop().create_task(self.manual.follow())
         self._every(self.settings.checkpoint_ms / 1000, self._checkpoint)
+        self._every(SUMS_EVERY_S, self.ingest.send_sums)
         self._every(self.settings.tick_ms / 1000, self.ticker.tick)
         self._every(LAG_EVERY_S, self.lag.look)
         self._every(REPORT_EVERY_S, self._report)
@@ -128,6 +144,9 @@ class Detector:
             await asyncio.wait(self._tasks, timeout=TIMERS_END_S)
         for task in self._tasks:
             task.cancel()
+        if self._manual_task is not None:
+            self._manual_task.cancel()
+            self._tasks.append(self._manual_task)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if not save:
             self.partitions.clear()

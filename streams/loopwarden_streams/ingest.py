@@ -16,8 +16,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import faust
-from aiokafka import TopicPartition
-from aiokafka.errors import KafkaError
 from faust.types import TP, EventT
 
 from loopwarden_detectors.answers import acknowledge
@@ -27,18 +25,20 @@ from loopwarden_detectors.watch import observe
 from loopwarden_models.acks import Ack
 from loopwarden_models.codec import decode_message, decode_step
 from loopwarden_models.errors import InvalidEvent
-from loopwarden_models.events import AnyStep, RunStart, step_key
+from loopwarden_models.events import AnyStep, RunStart, ToolEnd, step_key
 from loopwarden_models.patterns import Level
+from loopwarden_models.tool_health import PartialSum, tool_key
 from loopwarden_streams.batch_writer import Out
+from loopwarden_streams.breakers import Breakers, Said
 from loopwarden_streams.dead_letters import BrokenShare, dead_letter, summary_letter
 from loopwarden_streams.early_answers import Answer
-from loopwarden_streams.kafka_client import first_offset
+from loopwarden_streams.holes import Holes
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
-from loopwarden_streams.partition import ACKS, STEPS, Partition
+from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
 from loopwarden_streams.reporting import StepCounts, report_decisions
 from loopwarden_streams.settings import Settings
-from loopwarden_streams.transport import Batch, BatchConsumer, Record
+from loopwarden_streams.transport import Batch, Record
 
 if TYPE_CHECKING:
     from loopwarden_models.policy import Policy
@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 
 # Records between two breaths of the event loop, which also carries commands, health and rebalances.
 CHUNK = 256
-SEEK_EVERY_S = 0.5
 FAULT_LOG_EVERY_S = 1.0
 
 Refused = list[tuple[Record, InvalidEvent]]
@@ -63,6 +62,7 @@ class Ingest:
         policy: Policy,
         partitions: Mapping[int, Partition],
         outbox: Outbox,
+        breakers: Breakers,
         metrics: Metrics,
     ) -> None:
         """Apply to `partitions`, which recovery fills and a revoke empties."""
@@ -71,7 +71,9 @@ class Ingest:
         self._policy = policy
         self._partitions = partitions
         self._outbox = outbox
+        self._breakers = breakers
         self._metrics = metrics
+        self._holes = Holes(app, settings, metrics)
         self._shares: dict[int, BrokenShare] = {}
         self._counts = StepCounts()
         self._fault_logged_at = 0.0
@@ -84,6 +86,21 @@ class Ingest:
     async def acks(self, event: EventT[Batch]) -> None:
         """Apply one batch of acknowledgements. See `_handle`."""
         await self._handle(event, ACKS, self._apply_acks)
+
+    async def tools(self, event: EventT[Batch]) -> None:
+        """Apply one batch of partial sums. See `_handle`."""
+        await self._handle(event, TOOLS, self._apply_tools)
+
+    async def send_sums(self) -> None:
+        """Send what was added up of the tools, from every partition.
+
+        Raises:
+            TransportError: The broker refused something.
+        """
+        for partition in list(self._partitions.values()):
+            if partition.sums:
+                async with partition.lock:
+                    await self._outbox.send_sums(partition)
 
     async def _handle(
         self, event: EventT[Batch], source: str, apply: Callable[[Partition, list[Record]], Awaitable[None]]
@@ -110,7 +127,7 @@ class Ingest:
             first = chunk[0].offset
             if not is_begun:
                 expected = partition.next_offset[source]
-                if first > expected and not await self._may_pass(partition, source, expected, first):
+                if first > expected and not await self._holes.may_pass(partition, source, expected, first):
                     return
                 is_begun = True  # what one fetch brought holds together
             due = partition.next_offset[source]
@@ -134,47 +151,6 @@ class Ingest:
             and self._app.flow_control.is_active()
         )
 
-    async def _may_pass(self, partition: Partition, source: str, expected: int, first: int) -> bool:
-        try:
-            return await self._may_skip_hole(partition, source, expected, first)
-        except (KafkaError, TimeoutError) as error:
-            # The broker is away, or the partition is ours no more: the batch is let go, and will be missed again.
-            log.warning("a hole in %s of partition %d could not be looked at: %r", source, partition.number, error)
-            return False
-
-    async def _may_skip_hole(self, partition: Partition, source: str, expected: int, first: int) -> bool:
-        """Return whether a batch that begins above the expected offset is to be applied all the same.
-
-        A fetch that was lost on the way comes again after a seek. If the same hole is there after it, the same fetch
-        may have been lost once more, or it is real: a transaction marker, or compaction. The log itself is asked then.
-        If the log begins above, retention has taken the records.
-        """
-        tp = TP(self._settings.topic(source), partition.number)
-        consumer = self._app.consumer
-        assert isinstance(consumer, BatchConsumer)  # noqa: S101 - checked at start-up
-        if partition.sought.get(source) == (expected, first) and await self._is_real(tp, expected, first):
-            self._metrics.count_hole("real")
-            log.warning("hole in %s: offsets %d to %d do not exist", tp, expected, first - 1)
-            return True
-        earliest = (await consumer.earliest_offsets(tp)).get(tp) or 0
-        if earliest > expected:
-            self._metrics.count_hole("retention", first - expected)
-            log.error("retention took offsets %d to %d of %s before they were read", expected, earliest - 1, tp)
-            partition.next_offset[source] = earliest
-            return first <= earliest or await self._may_skip_hole(partition, source, earliest, first)
-        now = time.monotonic()
-        if now - partition.sought_at >= SEEK_EVERY_S:
-            partition.sought_at = now
-            partition.sought[source] = (expected, first)
-            self._metrics.count_hole("sought")
-            log.info("fetch lost in %s: reading again from offset %d, %d came", tp, expected, first)
-            await consumer.seek_wait({tp: expected})
-        return False
-
-    async def _is_real(self, tp: TP, expected: int, first: int) -> bool:
-        found = await first_offset(self._settings, TopicPartition(tp.topic, tp.partition), expected)
-        return found is not None and found >= first
-
     async def _apply_steps(self, partition: Partition, records: list[Record]) -> None:
         decisions, refused = self._judge(partition, records)
         partition.next_offset[STEPS] = records[-1].offset + 1
@@ -185,6 +161,8 @@ class Ingest:
             report_decisions(self._metrics, decisions, commands)
         if partition.early:
             await self._settle_early(partition, decisions)
+        if partition.sums.is_full:
+            await self._outbox.send_sums(partition)
 
     def _judge(  # noqa: C901, PLR0912, PLR0915 - the loop over all events of a fleet: each call more in it is felt
         self, partition: Partition, records: list[Record]
@@ -203,6 +181,7 @@ class Ingest:
         refused: Refused = []
         counts = self._counts
         count = counts.add
+        add_up = partition.sums.add_again if partition.is_replaying else partition.sums.add
         newest_ms = partition.watermark_ms
         step: AnyStep | None = None
         for record in records:
@@ -223,6 +202,7 @@ class Ingest:
                 appended_ms = record.timestamp
                 latest_ms = None if appended_ms is None or appended_ms < 0 else appended_ms + ahead_ms
                 act = step.ts_ms >= act_from_ms
+                calls = tree.calls
                 found = observe(tree, step, policy, offset=offset, latest_ms=latest_ms, act=act)
             except InvalidEvent as error:
                 refused.append((record, error))
@@ -239,6 +219,8 @@ class Ingest:
             if tree.now_ms > newest_ms:  # noqa: PLR1730 - max() costs three times as much, once per event
                 newest_ms = tree.now_ms
             count(tree.tenant, step)
+            if tree.calls > calls and type(step) is ToolEnd:
+                add_up(tree.tenant, step, offset)
             if type(step) is RunStart and step.limits is not None and step.limits.max_duration_ms is not None:
                 partition.timed.add(key)
             if found:
@@ -303,6 +285,23 @@ class Ingest:
         partition.next_offset[ACKS] = records[-1].offset + 1
         if refused:
             await self._outbox.publish(partition, (), self._letters(partition, ACKS, records, refused))
+
+    async def _apply_tools(self, partition: Partition, records: list[Record]) -> None:
+        refused: Refused = []
+        said: Said = []
+        act_from_ms = self._act_from_ms()
+        for record in records:
+            try:
+                sums = decode_message(record.value, PartialSum, max_bytes=self._settings.max_step_bytes)
+                _check_tool_key(record.key or b"", sums)
+                said += self._breakers.count(partition, sums, record.offset, act_from_ms)
+            except InvalidEvent as error:
+                refused.append((record, error))
+        partition.next_offset[TOOLS] = records[-1].offset + 1
+        if said:
+            await self._breakers.publish(partition, said)
+        if refused:
+            await self._outbox.publish(partition, (), self._letters(partition, TOOLS, records, refused))
 
     async def _acknowledge(self, partition: Partition, answer: Answer) -> None:
         tree = partition.trees.get(answer.key)
@@ -370,3 +369,9 @@ def _check_key(key: bytes, tenant: str, root_run_id: str) -> None:
     expected = step_key(tenant, root_run_id)
     if key != expected:
         raise InvalidEvent("key_mismatch", f"the key is {key[:200]!r}, the event says {expected!r}")
+
+
+def _check_tool_key(key: bytes, sums: PartialSum) -> None:
+    expected = tool_key(sums.tenant, sums.tool)
+    if key != expected:
+        raise InvalidEvent("key_mismatch", f"the key is {key[:200]!r}, the sum says {expected[:200]!r}")

@@ -67,8 +67,9 @@ class LagWatch:
             stood_still = self._before.get(tp) == expected
             self._before[tp] = expected
             if lag and stood_still:
-                self._behind_since.setdefault(tp, now)
-                position = await consumer.position(tp)
+                is_new = self._behind_since.setdefault(tp, now) == now
+                # At the first look the fetch may have come a moment ago, and wait for its turn.
+                position = None if is_new else await consumer.position(tp)
                 if position is not None and position > expected and self._partitions.get(number) is partition:
                     self._metrics.count_hole("sought")
                     log.info("fetch lost in quiet %s: reading again from offset %d", tp, expected)

@@ -6,14 +6,14 @@ an error text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import Counter, Gauge, Histogram, Info
 
 from loopwarden_models.acks import ACK_STATUSES
 from loopwarden_models.errors import REASONS
 from loopwarden_streams.metric_labels import OTHER
+from loopwarden_streams.metric_spec import DECLARED, MetricSpec, metric
 
 # From the propagation target of 10 ms at the median up to what no objective allows any more.
 _LATENCY: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -31,57 +31,10 @@ ReplayKind = Literal["position", "stamp"]
 RecoveryFault = Literal["repaired", "corrupt"]
 EvictionReason = Literal["idle", "cap", "ended"]
 SuppressionReason = Literal["shadow", "warn"]
-
-M = TypeVar("M", Counter, Gauge, Histogram, Info)
-
-
-@dataclass(frozen=True, eq=False)
-class MetricSpec(Generic[M]):
-    """One metric.
-
-    Attributes:
-        kind: Class of the client library.
-        name: As it is scraped, with the suffix of its kind.
-        labels: Names of its labels.
-        unit: Of one unit of its value.
-        meaning: What is counted or measured, as a sentence.
-        remedy: What to do when it moves, as a sentence.
-        buckets: Upper bounds, for a histogram.
-    """
-
-    kind: type[M]
-    name: str
-    labels: tuple[str, ...]
-    unit: str
-    meaning: str
-    remedy: str
-    buckets: tuple[float, ...] = ()
-
-    @property
-    def scraped_labels(self) -> tuple[str, ...]:
-        """Names of the labels as they are scraped, without `le`."""
-        return ("version",) if self.kind is Info else self.labels
-
-    def create(self, registry: CollectorRegistry) -> M:
-        """Create the metric in `registry`; the help text says what it means and what to do."""
-        more: dict[str, Any] = {"buckets": self.buckets} if self.buckets else {}
-        name = self.name.removesuffix("_info") if self.kind is Info else self.name
-        return self.kind(name, f"{self.meaning} {self.remedy}", self.labels, registry=registry, **more)
-
-
-CATALOGUE: Final[list[MetricSpec[Any]]] = []
-
-
-def _metric(
-    kind: type[M], name: str, labels: str, unit: str, meaning: str, remedy: str, buckets: tuple[float, ...] = ()
-) -> MetricSpec[M]:
-    spec = MetricSpec(kind, f"loopwarden_{name}", tuple(labels.split()), unit, meaning, remedy, buckets)
-    CATALOGUE.append(spec)
-    return spec
-
+DroppedSum = Literal["duplicate", "straddling", "stale", "crowded"]
 
 # What is read.
-STEPS_CONSUMED = _metric(
+STEPS_CONSUMED = metric(
     Counter,
     "steps_consumed_total",
     "tenant source",
@@ -89,7 +42,7 @@ STEPS_CONSUMED = _metric(
     "Steps applied to the state of their run.",
     "Flat while there is lag: the worker is stuck, see LoopwardenDetectorStopped.",
 )
-STEPS_IGNORED = _metric(
+STEPS_IGNORED = metric(
     Counter,
     "steps_ignored_total",
     "reason",
@@ -97,7 +50,7 @@ STEPS_IGNORED = _metric(
     "Steps that were read and deliberately not applied.",
     "Many duplicates: a runtime sends again; unknown_type: a runtime is newer than the detector, so update it.",
 )
-TOOL_CALLS = _metric(
+TOOL_CALLS = metric(
     Counter,
     "tool_calls_total",
     "tenant tool",
@@ -105,7 +58,7 @@ TOOL_CALLS = _metric(
     "Finished tool calls.",
     "Far above its usual rate: find the runs in the verdicts topic, see LoopwardenToolCallsHigh.",
 )
-DEAD_LETTERS = _metric(
+DEAD_LETTERS = metric(
     Counter,
     "dead_letters_total",
     "reason",
@@ -113,7 +66,7 @@ DEAD_LETTERS = _metric(
     "Records that could not be read and went to the dead-letter topic.",
     "A jump follows a release of a runtime: read one record, its headers name the fault.",
 )
-DEAD_LETTERS_DROPPED = _metric(
+DEAD_LETTERS_DROPPED = metric(
     Counter,
     "dead_letters_dropped_total",
     "",
@@ -121,7 +74,7 @@ DEAD_LETTERS_DROPPED = _metric(
     "Refused records above the limit of the dead-letter topic, counted only.",
     "Not 0: most of a stream is broken, see LoopwardenStreamBroken.",
 )
-BROKEN_STREAM = _metric(
+BROKEN_STREAM = metric(
     Gauge,
     "broken_stream",
     "topic partition",
@@ -129,7 +82,7 @@ BROKEN_STREAM = _metric(
     "1 while the share of refused records of a partition is above the limit.",
     "1: stop the producer that writes what cannot be read, see LoopwardenStreamBroken.",
 )
-STEP_LAG = _metric(
+STEP_LAG = metric(
     Histogram,
     "step_lag_seconds",
     "",
@@ -138,7 +91,7 @@ STEP_LAG = _metric(
     "Rises with lag: add workers. Without lag: clocks of the agents are wrong.",
     _LAG,
 )
-CONSUMER_LAG = _metric(
+CONSUMER_LAG = metric(
     Gauge,
     "consumer_lag_records",
     "topic partition",
@@ -146,7 +99,7 @@ CONSUMER_LAG = _metric(
     "Records that are written and not yet read.",
     "Grows for minutes: add workers up to the number of partitions, see LoopwardenConsumerLagHigh.",
 )
-COMMIT_AGE = _metric(
+COMMIT_AGE = metric(
     Gauge,
     "commit_age_seconds",
     "topic partition",
@@ -154,7 +107,7 @@ COMMIT_AGE = _metric(
     "Time since the committed offset last moved while there is lag, else 0.",
     "Above a minute: checkpoints fail or hang, see LoopwardenCommitStalled.",
 )
-SOURCE_HOLES = _metric(
+SOURCE_HOLES = metric(
     Counter,
     "source_holes_total",
     "kind",
@@ -162,7 +115,7 @@ SOURCE_HOLES = _metric(
     "Gaps in the offsets: sought = read again, real = no record there, retention = records deleted unread.",
     "real and retention should stay 0, see LoopwardenSourceHoles.",
 )
-EVENTS_REPLAYED = _metric(
+EVENTS_REPLAYED = metric(
     Counter,
     "events_replayed_total",
     "kind",
@@ -170,7 +123,7 @@ EVENTS_REPLAYED = _metric(
     "Steps that came again and were skipped, by the reader's position or by the offset in their run's snapshot.",
     "Bursts at a rebalance are normal. Without one, a runtime sends everything twice.",
 )
-PARTITION_OWNED = _metric(
+PARTITION_OWNED = metric(
     Gauge,
     "partition_owned",
     "partition",
@@ -179,7 +132,7 @@ PARTITION_OWNED = _metric(
     "A partition that nobody owns is not watched, see LoopwardenDetectorStopped.",
 )
 # What is kept.
-CHECKPOINT = _metric(
+CHECKPOINT = metric(
     Histogram,
     "checkpoint_seconds",
     "",
@@ -188,7 +141,7 @@ CHECKPOINT = _metric(
     "Near the interval between checkpoints: the broker is slow, or too many runs change.",
     _LATENCY,
 )
-CHECKPOINT_FAILURES = _metric(
+CHECKPOINT_FAILURES = metric(
     Counter,
     "checkpoint_failures_total",
     "",
@@ -196,7 +149,7 @@ CHECKPOINT_FAILURES = _metric(
     "Checkpoints that were given up; the next one covers them.",
     "Repeated: look at the broker, since a crash now replays more, see LoopwardenCommitStalled.",
 )
-SNAPSHOTS_WRITTEN = _metric(
+SNAPSHOTS_WRITTEN = metric(
     Counter,
     "snapshots_written_total",
     "",
@@ -204,7 +157,7 @@ SNAPSHOTS_WRITTEN = _metric(
     "Snapshots of runs that checkpoints wrote or deleted.",
     "Follows the runs that are active.",
 )
-SNAPSHOT_BYTES = _metric(
+SNAPSHOT_BYTES = metric(
     Histogram,
     "snapshot_bytes",
     "",
@@ -213,7 +166,7 @@ SNAPSHOT_BYTES = _metric(
     "Above 8 KiB is a fault of ours: report it.",
     _SNAPSHOT,
 )
-RECOVERY = _metric(
+RECOVERY = metric(
     Histogram,
     "recovery_seconds",
     "",
@@ -222,7 +175,7 @@ RECOVERY = _metric(
     "Fail-over time is made of this. Above 30 s: look at compaction of the changelog topic.",
     _RECOVERY,
 )
-RECOVERY_FAULTS = _metric(
+RECOVERY_FAULTS = metric(
     Counter,
     "recovery_faults_total",
     "kind",
@@ -230,7 +183,7 @@ RECOVERY_FAULTS = _metric(
     "repaired = a partition's snapshots did not add up and were read again; corrupt = a snapshot cannot be read.",
     "corrupt is a fault of ours: report it with the log line; its run starts afresh. repaired alone needs nothing.",
 )
-STATE_ENTRIES = _metric(
+STATE_ENTRIES = metric(
     Gauge,
     "state_entries",
     "table",
@@ -238,7 +191,7 @@ STATE_ENTRIES = _metric(
     "Entries held in memory.",
     "Steady growth: runs do not end; check that runtimes send run_end.",
 )
-EVICTIONS = _metric(
+EVICTIONS = metric(
     Counter,
     "evictions_total",
     "reason",
@@ -246,7 +199,7 @@ EVICTIONS = _metric(
     "Runs that were forgotten.",
     "cap: more runs than LOOPWARDEN_MAX_RUNS, and the idlest are not watched any more.",
 )
-ACTIVE_RUNS = _metric(
+ACTIVE_RUNS = metric(
     Gauge,
     "active_runs",
     "tenant",
@@ -255,7 +208,7 @@ ACTIVE_RUNS = _metric(
     "Falls to 0 with agents at work: the runtimes do not reach Kafka.",
 )
 # What is seen and done.
-LOOPS_DETECTED = _metric(
+LOOPS_DETECTED = metric(
     Counter,
     "loops_detected_total",
     "tenant detector level",
@@ -263,7 +216,7 @@ LOOPS_DETECTED = _metric(
     "Verdicts that ask for a nudge or more, in any mode.",
     "A jump after a release of the agents: look at their verdicts. After one of ours: a rule got greedier.",
 )
-WOULD_HAVE = _metric(
+WOULD_HAVE = metric(
     Counter,
     "would_have_total",
     "tenant detector level",
@@ -271,7 +224,7 @@ WOULD_HAVE = _metric(
     "Verdicts that the mode kept from being acted on: all in shadow, above a nudge in warn.",
     "Review these before enforcing.",
 )
-VETOES = _metric(
+VETOES = metric(
     Counter,
     "vetoes_total",
     "tenant detector",
@@ -279,7 +232,7 @@ VETOES = _metric(
     "Verdicts that signs of progress lowered.",
     "A jump after a release: a rule got greedier.",
 )
-DETECTION_LATENCY = _metric(
+DETECTION_LATENCY = metric(
     Histogram,
     "detection_latency_seconds",
     "detector",
@@ -288,7 +241,7 @@ DETECTION_LATENCY = _metric(
     "Objective: 99 % within 2.5 s. Follows step_lag.",
     _LATENCY,
 )
-COMMANDS = _metric(
+COMMANDS = metric(
     Counter,
     "commands_total",
     "tenant type mode reason",
@@ -296,7 +249,7 @@ COMMANDS = _metric(
     "Commands issued; reason is the detector.",
     "Many kills at once: suspect the detector first, see LoopwardenKillStorm.",
 )
-COMMANDS_SUPPRESSED = _metric(
+COMMANDS_SUPPRESSED = metric(
     Counter,
     "commands_suppressed_total",
     "reason",
@@ -304,7 +257,7 @@ COMMANDS_SUPPRESSED = _metric(
     "Verdicts that led to no command: shadow by policy or because the step was too old, warn above a nudge.",
     "shadow rises although the policy does not say so: the detector is far behind, see its lag.",
 )
-COMMAND_ACKS = _metric(
+COMMAND_ACKS = metric(
     Counter,
     "command_acks_total",
     "status",
@@ -313,7 +266,7 @@ COMMAND_ACKS = _metric(
     "expired or stale: commands arrive late; failed: look at the runtime's log, the command may be forged; "
     "unsupported: update the runtime.",
 )
-COMMAND_LATENCY = _metric(
+COMMAND_LATENCY = metric(
     Histogram,
     "command_latency_seconds",
     "",
@@ -322,7 +275,7 @@ COMMAND_LATENCY = _metric(
     "Objective: 99.9 % within 1 s. High: the control consumer of a runtime is starved.",
     _LATENCY,
 )
-STEPS_AFTER_KILL = _metric(
+STEPS_AFTER_KILL = metric(
     Counter,
     "steps_after_kill_total",
     "tenant",
@@ -330,8 +283,49 @@ STEPS_AFTER_KILL = _metric(
     "Steps that began after their run's stop was applied.",
     "Must be 0: a runtime does not obey, see LoopwardenStepsAfterKill.",
 )
+# The breakers of tools.
+BREAKER_STATE = metric(
+    Gauge,
+    "breaker_state",
+    "tenant tool",
+    "state",
+    "Breaker of a tool: 1 open, 2 half_open, 3 forced_open, 4 disabled, 5 observe_only. No series: closed.",
+    "Open for long: the tool is down or its limit too strict, see LoopwardenBreakerOpenTooLong.",
+)
+BREAKER_TRANSITIONS = metric(
+    Counter,
+    "breaker_transitions_total",
+    "tenant tool to",
+    "changes",
+    "Changes of the breakers of tools; the verdicts say why.",
+    "Open and half_open by turns: the tool is not well for long, see LoopwardenBreakerFlapping.",
+)
+BREAKER_PROBES = metric(
+    Counter,
+    "breaker_probes_total",
+    "tenant outcome",
+    "calls",
+    "Calls of half-open tools that were reported: ok, or failed (an error, a time-out, or too slow).",
+    "None while a breaker is half open: no run that may try calls the tool.",
+)
+BREAKERS_HELD_BACK = metric(
+    Counter,
+    "breakers_held_back_total",
+    "tenant",
+    "verdicts",
+    "Breakers that stayed closed because as many tools of the tenant were held open as may be.",
+    "Not 0: something that many tools need is down; open more by hand if that helps.",
+)
+TOOL_SUMS_DROPPED = metric(
+    Counter,
+    "tool_sums_dropped_total",
+    "reason",
+    "sums",
+    "Partial sums not counted: duplicate, straddling (a part was counted), stale (a former owner), crowded.",
+    "Some at a rebalance are normal; crowded: a tenant makes up names of tools.",
+)
 # What it costs.
-TOKENS = _metric(
+TOKENS = metric(
     Counter,
     "tokens_total",
     "tenant kind",
@@ -339,7 +333,7 @@ TOKENS = _metric(
     "Tokens as reported by runtimes.",
     "Compare with the loops of the tenant before you raise a limit.",
 )
-COST = _metric(
+COST = metric(
     Counter,
     "cost_usd_total",
     "tenant",
@@ -347,7 +341,7 @@ COST = _metric(
     "Cost as reported by runtimes; unknown cost is not counted.",
     "Rises faster than steps: a dearer model, or growing contexts.",
 )
-SAVED_COST = _metric(
+SAVED_COST = metric(
     Counter,
     "saved_cost_usd_total",
     "tenant",
@@ -356,7 +350,7 @@ SAVED_COST = _metric(
     "An estimate: never call it revenue.",
 )
 # About the service itself.
-LABEL_OVERFLOW = _metric(
+LABEL_OVERFLOW = metric(
     Counter,
     "label_overflow_total",
     "label",
@@ -364,7 +358,7 @@ LABEL_OVERFLOW = _metric(
     f"Updates counted under {OTHER} because the label had no name left.",
     "More tenants or tools than names: exact figures are in the verdicts topic.",
 )
-BUILD = _metric(
+BUILD = metric(
     Info,
     "build_info",
     "",
@@ -372,6 +366,9 @@ BUILD = _metric(
     "Version of the worker.",
     "Two versions for long: a roll-out is stuck.",
 )
+
+# All of them, in the order of the page.
+CATALOGUE: Final[tuple[MetricSpec[Any], ...]] = tuple(DECLARED)
 
 # Values of closed labels. Their series exist from the start, at 0: an increase from nothing to 1 is invisible.
 CLOSED: Final[tuple[tuple[MetricSpec[Counter], tuple[str, ...]], ...]] = (
@@ -383,5 +380,6 @@ CLOSED: Final[tuple[tuple[MetricSpec[Counter], tuple[str, ...]], ...]] = (
     (EVICTIONS, get_args(EvictionReason)),
     (COMMANDS_SUPPRESSED, get_args(SuppressionReason)),
     (COMMAND_ACKS, (*ACK_STATUSES, OTHER)),
+    (TOOL_SUMS_DROPPED, get_args(DroppedSum)),
     (LABEL_OVERFLOW, ("tenant", "tool", "reason", "status")),
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
@@ -24,9 +25,13 @@ from loopwarden_models.errors import REASONS
 from loopwarden_models.patterns import LEVEL_NAMES, Level
 from loopwarden_models.verdicts import Verdict
 from loopwarden_streams import metric_catalogue as of
-from loopwarden_streams.metric_catalogue import MetricSpec
 from loopwarden_streams.metric_labels import OTHER, LabelFold
+from loopwarden_streams.metric_spec import MetricSpec
 
+# Fixed for ever: alerts and dashboards are made of them.
+BREAKER_NUMBERS: Final[Mapping[str, int]] = MappingProxyType(
+    {"closed": 0, "open": 1, "half_open": 2, "forced_open": 3, "disabled": 4, "observe_only": 5}
+)
 MAX_TENANTS: Final = 200
 MAX_TOOLS: Final = 50
 # How often names go to whom is more active. Long enough for a rate over it to mean something. judgement
@@ -210,6 +215,39 @@ class Metrics:
         """Count steps that began after their run's stop was applied."""
         self._child(of.STEPS_AFTER_KILL, self._tenant(tenant)).inc(n)
 
+    # The breakers of tools.
+
+    def set_breakers(self, states: Mapping[tuple[str, str], str]) -> None:
+        """Set the breakers that are not closed, by (tenant, tool); the series of all others end."""
+        numbers: dict[tuple[str, str], int] = {}
+        for (tenant, tool), state in states.items():
+            name = self._tenant(tenant, 0)
+            labels = (name, self._tool(name, tool, 0))
+            numbers[labels] = max(numbers.get(labels, 0), BREAKER_NUMBERS[state])
+        self._remove(of.BREAKER_STATE, lambda labels: labels not in numbers)
+        for labels, number in numbers.items():
+            self._child(of.BREAKER_STATE, *labels).set(number)
+
+    def count_transition(self, tenant: str, tool: str, to: str) -> None:
+        """Count one change of a breaker."""
+        name = self._tenant(tenant)
+        self._child(of.BREAKER_TRANSITIONS, name, self._tool(name, tool, 1), to).inc()
+
+    def count_probes(self, tenant: str, *, ok: int, failed: int) -> None:
+        """Count calls of a half-open tool."""
+        name = self._tenant(tenant)
+        for outcome, n in (("ok", ok), ("failed", failed)):
+            if n:
+                self._child(of.BREAKER_PROBES, name, outcome).inc(n)
+
+    def count_held_back(self, tenant: str) -> None:
+        """Count a breaker for which there was no room."""
+        self._child(of.BREAKERS_HELD_BACK, self._tenant(tenant)).inc()
+
+    def count_sum_dropped(self, reason: str) -> None:
+        """Count a partial sum that was not counted; `reason` is one of `DroppedSum`."""
+        self._child(of.TOOL_SUMS_DROPPED, reason).inc()
+
     # What it costs.
 
     def count_tokens(self, tenant: str, *, input_n: int = 0, output_n: int = 0, reasoning_n: int = 0) -> None:
@@ -288,7 +326,8 @@ class Metrics:
                     self._remove(spec, lambda labels, gone=tenant: labels[0] == gone)  # type: ignore[misc]  # mypy does not infer a lambda with a default
         for tenant, tools in self._tools.items():
             for tool in tools.rerank():
-                self._remove(of.TOOL_CALLS, lambda labels, gone=(tenant, tool): labels == gone)  # type: ignore[misc]  # as above
+                for spec in (of.TOOL_CALLS, of.BREAKER_TRANSITIONS):
+                    self._remove(spec, lambda labels, gone=(tenant, tool): labels[:2] == gone)  # type: ignore[misc]  # as above
 
 
 class _Registry(CollectorRegistry):

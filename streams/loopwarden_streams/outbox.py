@@ -1,4 +1,4 @@
-"""What leaves the detector: verdicts, commands, run records, fences and dead letters.
+"""What leaves the detector: verdicts, commands, records of runs and breakers, fences, sums and dead letters.
 
 Everything is handed to the producer at once. The broker's word is awaited before a checkpoint makes the state durable
 that the decision came from, so that no crash loses a decision; and a bounded number of answers may be outstanding.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,12 +21,20 @@ from loopwarden_detectors.ladder import Decision, Order
 from loopwarden_detectors.tool_block import Block
 from loopwarden_models.codec import encode
 from loopwarden_models.commands import Command, EvidenceRange, Reason
-from loopwarden_models.control_state import BlockedTool, FenceRecord, RunRecord, fence_key, run_record_key
+from loopwarden_models.control_state import (
+    BlockedTool,
+    BreakerState,
+    FenceRecord,
+    RunRecord,
+    fence_key,
+    run_record_key,
+)
 from loopwarden_models.errors import TransportError
 from loopwarden_models.events import step_key
 from loopwarden_models.ids import control_partition
+from loopwarden_models.verdicts import Verdict
 from loopwarden_streams.batch_writer import Out, write_batch
-from loopwarden_streams.partition import ACKS, STEPS, Partition
+from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.signing import control_encoder
 
@@ -96,12 +104,28 @@ class Outbox:
             raise self._failed
         return commands
 
+    async def _hand_over(
+        self, partition: Partition, producer: AIOKafkaProducer, topic: str, out: Mapping[int, Sequence[Out]]
+    ) -> None:
+        waiting = self._outstanding[partition.number]
+        try:
+            for number, records in out.items():
+                waiting.extend(await write_batch(producer, self._settings.topic(topic), number, records))
+            while len(waiting) > MAX_OUTSTANDING or (waiting and waiting[0].done()):
+                await _settle(waiting[0], waiting)
+        except KafkaError as error:
+            raise _refused(partition.number, error) from error
+
     def _gather(self, partition: Partition, decisions: Sequence[tuple[Decision, int]]) -> None:
-        verdicts = self._verdicts[partition.number]
+        said = [self._verdict(partition, decision, offset) for decision, offset in decisions if decision.verdict]
+        self._add_verdicts(partition.number, said)
+
+    def _add_verdicts(self, number: int, said: Sequence[Out]) -> None:
+        verdicts = self._verdicts[number]
         was_empty = not verdicts
-        verdicts += [self._verdict(partition, decision, offset) for decision, offset in decisions if decision.verdict]
+        verdicts += said
         if was_empty and verdicts:
-            task = asyncio.get_running_loop().create_task(self._linger(partition.number))
+            task = asyncio.get_running_loop().create_task(self._linger(number))
             self._lingering.add(task)
             task.add_done_callback(self._lingering.discard)
 
@@ -159,6 +183,56 @@ class Outbox:
             )
         except KafkaError as error:
             raise TransportError(f"the fence of partition {partition.number} was refused: {error!r}") from error
+
+    async def send_sums(self, partition: Partition) -> None:
+        """Hand over the sums of the partition's tools. Under its lock: the sums of a partition must stay in order.
+
+        Raises:
+            TransportError: The broker refused something.
+        """
+        if not partition.sums:
+            return
+        now_ms = int(time.time() * 1000)
+        sums = partition.sums.take(partition.number, partition.epoch, self._settings.partitions, now_ms)
+        await self._hand_over(partition, self._bulk, TOOLS, sums)
+
+    async def set_breakers(self, partition: Partition, records: Sequence[BreakerState]) -> None:
+        """Hand over records of breakers.
+
+        Raises:
+            TransportError: The broker refused something.
+        """
+        out: defaultdict[int, list[Out]] = defaultdict(list)
+        for record in records:
+            tenant = record.key.partition("|")[0]
+            out[self._control_partition(tenant)].append(Out(record.key.encode(), encode(record)))
+        await self._hand_over(partition, self._control, "control.state", out)
+
+    async def delete_breakers(self, partition: Partition, keys: Sequence[str]) -> None:
+        """Delete the records of breakers that have been closed for long.
+
+        Raises:
+            TransportError: The broker refused something.
+        """
+        out: defaultdict[int, list[Out]] = defaultdict(list)
+        for key in keys:
+            out[self._control_partition(key.partition("|")[0])].append(Out(key.encode(), None))
+        await self._hand_over(partition, self._control, "control.state", out)
+
+    async def say(self, partition: Partition, verdicts: Sequence[Verdict]) -> None:
+        """Say verdicts on tools: of the sums that were read up to now.
+
+        Raises:
+            TransportError: The broker refused something since the last call.
+        """
+        offset = max(partition.next_offset[TOOLS] - 1, 0)
+        source = EvidenceRange(self._settings.topic(TOOLS), partition.number, [offset, offset])
+        located = [msgspec.structs.replace(verdict, source=source) for verdict in verdicts]
+        self._add_verdicts(
+            partition.number, [Out(step_key(one.tenant, one.root_run_id), encode(one)) for one in located]
+        )
+        if self._failed is not None:
+            raise self._failed
 
     async def confirm_kill(self, partition: Partition, tenant: str, run_id: str, command_id: str) -> None:
         """Put a run's kill in force for every later incarnation: its gate is known to be shut.

@@ -7,21 +7,25 @@ import time
 from dataclasses import dataclass, field
 
 from loopwarden_detectors.run_state import TreeState
+from loopwarden_detectors.tool_fleet import ToolFleet, ToolId
+from loopwarden_models.policy import DEFAULT_POLICY, Policy
 from loopwarden_streams.early_answers import EarlyAnswers
 from loopwarden_streams.snapshots import Position
+from loopwarden_streams.tool_sums import ToolSums
 
 STEPS = "steps"
 ACKS = "acks"
-SOURCES = (STEPS, ACKS)
+TOOLS = "tool-health"
+SOURCES = (STEPS, ACKS, TOOLS)
 MAX_OFFSET = 2**63 - 1
 
 
 @dataclass(slots=True, kw_only=True)
 class Partition:
-    """Decoded state of one partition, and how far each of its two sources was read.
+    """Decoded state of one partition, and how far each of its sources was read.
 
     Attributes:
-        number: Partition of the steps topic, the acks topic and the changelog alike.
+        number: Partition of the steps topic, of acks, of tool-health and of the changelog alike.
         epoch: Of this ownership; commands carry it, and a runtime refuses an older one.
         next_offset: By source, the offset that must come next.
         trees: Live run trees by record key.
@@ -38,6 +42,11 @@ class Partition:
         replay_until: End of the steps when this ownership began: below it, steps may come that were judged before.
         early: Acknowledgements that came before that was read.
         sought: By source, the last hole that was read again, as (expected, found). `sought_at`: when.
+        policy: In force for the tools.
+        tools: The tools of this partition of tool-health. `dirty_tools`, `dead_tools`: as `dirty` and `dead`.
+        tools_until: End of tool-health when this ownership began: until it is read, time stands still for the tools.
+        leases: `time.monotonic()` when the lease of an open breaker was last said.
+        sums: Calls of this partition's steps that were not sent to tool-health yet.
         lock: Held while a chunk of records is applied, and while a checkpoint takes its picture.
     """
 
@@ -62,7 +71,21 @@ class Partition:
     early: EarlyAnswers = field(default_factory=EarlyAnswers)
     sought: dict[str, tuple[int, int]] = field(default_factory=dict)
     sought_at: float = 0.0
+    policy: Policy = DEFAULT_POLICY
+    dirty_tools: set[ToolId] = field(default_factory=set)
+    dead_tools: set[ToolId] = field(default_factory=set)
+    tools_until: int = 0
+    leases: dict[ToolId, float] = field(default_factory=dict)
+    tools: ToolFleet = field(init=False)
+    sums: ToolSums = field(init=False)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        """Make what hangs on the policy, and begin at 0 what was not given."""
+        for source in SOURCES:
+            self.next_offset.setdefault(source, 0)
+        self.tools = ToolFleet(self.policy)
+        self.sums = ToolSums(self.tools.config_of)
 
     @property
     def is_replaying(self) -> bool:
@@ -71,7 +94,11 @@ class Partition:
 
     def upto(self) -> dict[str, int]:
         """Return, by source, the newest offset that a checkpoint may cover now."""
-        return {STEPS: self.next_offset[STEPS] - 1, ACKS: self.early.covered(self.next_offset[ACKS] - 1)}
+        return {
+            STEPS: self.next_offset[STEPS] - 1,
+            ACKS: self.early.covered(self.next_offset[ACKS] - 1),
+            TOOLS: self.next_offset[TOOLS] - 1,
+        }
 
     def take_changes(self) -> tuple[set[bytes], set[bytes]]:
         """Return the keys that changed, and those that are to be deleted, since the last call."""
@@ -79,6 +106,12 @@ class Partition:
         dead, self.dead = self.dead, set()
         # A tree that was recovered may be newer than what was read up to now.
         self.dirty_from = MAX_OFFSET if self.is_replaying else self.next_offset[STEPS]
+        return changed, dead
+
+    def take_tools(self) -> tuple[set[ToolId], set[ToolId]]:
+        """Return the tools that changed, and those that are to be deleted, since the last call."""
+        changed, self.dirty_tools = self.dirty_tools, set()
+        dead, self.dead_tools = self.dead_tools, set()
         return changed, dead
 
     def clock_ms(self) -> int:
@@ -106,7 +139,12 @@ class Partition:
     def position(self, upto: dict[str, int]) -> Position:
         """Return the position record for a checkpoint that covers `upto`."""
         return Position(
-            steps=upto[STEPS], acks=upto[ACKS], count=len(self.marks), xor=self.xor, watermark_ms=self.watermark_ms
+            steps=upto[STEPS],
+            acks=upto[ACKS],
+            count=len(self.marks),
+            xor=self.xor,
+            watermark_ms=self.watermark_ms,
+            tools=upto[TOOLS],
         )
 
 

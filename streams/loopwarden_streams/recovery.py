@@ -11,13 +11,23 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.types import TP
 
 from loopwarden_models.errors import StateCorrupt
+from loopwarden_models.policy import Policy
 from loopwarden_streams.kafka_client import client_arguments
 from loopwarden_streams.landing_store import LandingStore
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
-from loopwarden_streams.partition import ACKS, SOURCES, STEPS, Partition, has_wall_clock_limit
+from loopwarden_streams.partition import SOURCES, STEPS, TOOLS, Partition, has_wall_clock_limit
 from loopwarden_streams.settings import Settings
-from loopwarden_streams.snapshots import POSITION_KEY, Position, decode_position, decode_snapshot, epoch_of
+from loopwarden_streams.snapshots import (
+    POSITION_KEY,
+    Position,
+    decode_position,
+    decode_snapshot,
+    decode_tool,
+    epoch_of,
+    is_tool,
+    tool_mark,
+)
 from loopwarden_streams.transport import BatchConsumer
 
 log = logging.getLogger(__name__)
@@ -33,10 +43,13 @@ class Start(NamedTuple):
 class Recovery:
     """Rebuilds the partitions that this worker owns after each rebalance."""
 
-    def __init__(self, app: faust.App, settings: Settings, outbox: Outbox, metrics: Metrics, *, changelog: str) -> None:
+    def __init__(
+        self, app: faust.App, settings: Settings, policy: Policy, outbox: Outbox, metrics: Metrics, *, changelog: str
+    ) -> None:
         """Rebuild from the landing store of the run table, whose changelog topic is `changelog`."""
         self._app = app
         self._settings = settings
+        self._policy = policy
         self._outbox = outbox
         self._metrics = metrics
         self._changelog = changelog
@@ -56,12 +69,14 @@ class Recovery:
         numbers = sorted(tp.partition for tp in consumer.assignment() if tp.topic == steps_topic)
         sources = [TP(self._settings.topic(source), number) for number in numbers for source in SOURCES]
         starts = await self._starts(sources)
-        steps = [TP(steps_topic, number) for number in numbers]
-        ends = await consumer.highwaters(*steps) if steps else {}
+        tools_topic = self._settings.topic(TOOLS)
+        asked = [TP(topic, number) for topic in (steps_topic, tools_topic) for number in numbers]
+        ends = await consumer.highwaters(*asked) if asked else {}
         partitions: dict[int, Partition] = {}
         for number in numbers:
             partition = await self._rebuild_one(number, store, starts)
             partition.replay_until = ends.get(TP(steps_topic, number)) or 0
+            partition.tools_until = ends.get(TP(tools_topic, number)) or 0
             await self._outbox.announce(partition)
             partitions[number] = partition
         # Where the group has no offset yet, the client would choose one of its own. A partition that was never
@@ -115,10 +130,8 @@ class Recovery:
                 log.error("partition %d: the changelog itself lacks snapshots; their runs start afresh", number)
                 partition.xor = _xor(partition)
         for source in SOURCES:
-            if position is not None:
-                covered = position.steps if source == STEPS else position.acks
-            else:
-                covered = starts[TP(self._settings.topic(source), number)].offset - 1
+            saved = None if position is None else position.of(source)
+            covered = starts[TP(self._settings.topic(source), number)].offset - 1 if saved is None else saved
             partition.covered[source] = covered
             partition.next_offset[source] = covered + 1
         stored = max((epoch_of(value) for value in snapshots.values()), default=-1)
@@ -127,16 +140,21 @@ class Recovery:
         return partition
 
     def _decode(self, number: int, snapshots: dict[bytes, bytes]) -> tuple[Partition, Position | None]:
-        partition = Partition(number=number, epoch=0, next_offset=dict.fromkeys(SOURCES, 0))
+        partition = Partition(number=number, epoch=0, next_offset={}, policy=self._policy)
         position: Position | None = None
         for key, value in snapshots.items():
             if key == POSITION_KEY:
                 position = decode_position(value)
                 continue
             try:
+                if is_tool(key):
+                    tool = decode_tool(key, value)
+                    partition.tools.restore([tool])
+                    partition.saved(key, tool_mark(key, tool))
+                    continue
                 tree, mark = decode_snapshot(key, value)
             except StateCorrupt:
-                log.exception("a snapshot of partition %d cannot be read; its run starts afresh", number)
+                log.exception("a snapshot of partition %d cannot be read; its run or tool starts afresh", number)
                 self._metrics.count_recovery_fault("corrupt")
                 continue
             partition.trees[key] = tree
@@ -175,7 +193,7 @@ class Recovery:
         return snapshots
 
     def _source(self, tp: TP) -> str:
-        return STEPS if tp.topic == self._settings.topic(STEPS) else ACKS
+        return next(source for source in SOURCES if tp.topic == self._settings.topic(source))
 
 
 def _agrees(partition: Partition, position: Position | None) -> bool:
@@ -189,9 +207,10 @@ def _agrees(partition: Partition, position: Position | None) -> bool:
         return True
     if len(partition.marks) == position.count and partition.xor == position.xor:
         return True
-    return any(
-        tree.steps_offset > position.steps or tree.acks_offset > position.acks for tree in partition.trees.values()
-    )
+    if any(tree.steps_offset > position.steps or tree.acks_offset > position.acks for tree in partition.trees.values()):
+        return True
+    newest = -1 if position.tools is None else position.tools
+    return any(tool.offset > newest for tool in partition.tools.tools.values())
 
 
 def _xor(partition: Partition) -> int:

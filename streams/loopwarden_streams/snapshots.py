@@ -1,4 +1,4 @@
-"""The bytes of the snapshot changelog: one record per run tree, and one position record per partition.
+"""The bytes of the snapshot changelog: one record per run tree and per tool, and one position record per partition.
 
 A snapshot carries the writer's epoch and the source offsets that it includes. The position record says how far the
 partition was covered, and proves a recovered partition by the count and the XOR of its snapshots.
@@ -13,10 +13,13 @@ from zlib import crc32
 import msgspec
 
 from loopwarden_detectors.run_state import TreeState
+from loopwarden_detectors.tool_state import ToolState
 from loopwarden_models.errors import StateCorrupt
+from loopwarden_models.tool_health import tool_key
 
 # Begins with a NUL, which no tenant can.
 POSITION_KEY = b"\0position"
+_TOOL_PREFIX = b"\0tool|"
 
 FORMAT = 1
 _HEADER = struct.Struct("<BQqq")  # format, epoch, newest steps offset, newest acks offset
@@ -30,6 +33,7 @@ class Position(msgspec.Struct, array_like=True, frozen=True):
         steps: Newest covered offset of the steps topic, -1 = none. `acks`: likewise.
         count: Live snapshots. `xor`: of `mark` over all of them.
         watermark_ms: Newest event time of the partition.
+        tools: Newest covered offset of tool-health; `None` in records of versions that did not read it.
     """
 
     steps: int
@@ -37,6 +41,11 @@ class Position(msgspec.Struct, array_like=True, frozen=True):
     count: int
     xor: int
     watermark_ms: int
+    tools: int | None = None
+
+    def of(self, source: str) -> int | None:
+        """Return the newest covered offset of `steps`, `acks` or `tool-health`."""
+        return {"steps": self.steps, "acks": self.acks, "tool-health": self.tools}[source]
 
 
 class Snapshot(NamedTuple):
@@ -73,6 +82,40 @@ def decode_snapshot(key: bytes, value: bytes) -> Snapshot:
 def mark(key: bytes, tree: TreeState) -> int:
     """Return 32 bits over key and stamps: what the position record's XOR is made of."""
     return crc32(struct.pack("<qq", tree.steps_offset, tree.acks_offset), crc32(key))
+
+
+def tool_snapshot_key(tenant: str, tool: str) -> bytes:
+    """Return the changelog key of a tool."""
+    return _TOOL_PREFIX + tool_key(tenant, tool)
+
+
+def is_tool(key: bytes) -> bool:
+    """Return whether a changelog key is a tool's."""
+    return key.startswith(_TOOL_PREFIX)
+
+
+def encode_tool(tool: ToolState, epoch: int) -> bytes:
+    """Return the changelog value of `tool`."""
+    return _HEADER.pack(FORMAT, epoch, -1, -1) + tool.to_bytes()
+
+
+def decode_tool(key: bytes, value: bytes) -> ToolState:
+    """Read the changelog value of a tool.
+
+    Raises:
+        StateCorrupt: Another format, or bytes that are none; names the key.
+    """
+    if value[:1] != bytes([FORMAT]):
+        raise StateCorrupt(repr(key), value[0] if value else None, f"this version reads format {FORMAT}")
+    try:
+        return ToolState.from_bytes(value[HEADER_BYTES:])
+    except StateCorrupt as error:
+        raise StateCorrupt(repr(key), error.version, str(error)) from None
+
+
+def tool_mark(key: bytes, tool: ToolState) -> int:
+    """Return the mark of a tool's snapshot, as `mark` of a tree's. What ticks change is not in it."""
+    return crc32(struct.pack("<q", tool.offset), crc32(key))
 
 
 def encode_position(position: Position, epoch: int) -> bytes:

@@ -10,6 +10,7 @@ from itertools import islice
 from loopwarden_detectors.ladder import Decision
 from loopwarden_detectors.watch import tick
 from loopwarden_models.policy import Policy
+from loopwarden_streams.breakers import Breakers
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import STEPS, Partition
@@ -34,13 +35,20 @@ class Ticker:
     """Feeds the passing of time through the partitions of one worker, under the same locks as events."""
 
     def __init__(
-        self, settings: Settings, policy: Policy, partitions: Mapping[int, Partition], outbox: Outbox, metrics: Metrics
+        self,
+        settings: Settings,
+        policy: Policy,
+        partitions: Mapping[int, Partition],
+        outbox: Outbox,
+        breakers: Breakers,
+        metrics: Metrics,
     ) -> None:
         """Tick `partitions` by their own clocks."""
         self._settings = settings
         self._policy = policy
         self._partitions = partitions
         self._outbox = outbox
+        self._breakers = breakers
         self._metrics = metrics
         self._sweeps: dict[int, Iterator[bytes]] = {}
         self._report_at = 0.0
@@ -60,7 +68,9 @@ class Ticker:
                 if decisions:
                     commands = await self._outbox.publish(partition, decisions, ())
                     report_decisions(self._metrics, decisions, commands)
+                await self._breakers.tick(partition)
         self._evict()
+        self._breakers.report(self._partitions)
         self._report()
 
     def _judge(self, partition: Partition) -> list[tuple[Decision, int]]:

@@ -12,6 +12,7 @@ from loopwarden_detectors.ladder import Decision
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_models.events import AnyStep
 from loopwarden_models.policy import Policy
+from loopwarden_streams.breakers import Breakers
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import Partition
@@ -36,6 +37,16 @@ class Said:
         self.levels += [verdict.level for verdict in found if verdict.episode]
         self.runs |= {verdict.run_id for verdict in found}
         return {}
+
+
+class Still:
+    """Breakers that never move."""
+
+    async def tick(self, _: Partition) -> None:
+        """Do nothing."""
+
+    def report(self, _: object) -> None:
+        """Say nothing."""
 
 
 def hanging(run_id: str, *, root: str | None = None) -> list[AnyStep]:
@@ -65,6 +76,7 @@ def ticked(partition: Partition, policy: Policy = POLICY, *, ticks: int = SILENC
         policy,
         {partition.number: partition},
         cast("Outbox", said),
+        cast("Breakers", Still()),
         Metrics(),
     )
 

@@ -1,0 +1,119 @@
+"""What people ordered of breakers, read from `control.state`: the detector leaves it to them to lift it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from loopwarden_detectors.fleet_breaker import MANUAL
+from loopwarden_detectors.tool_fleet import ToolId
+from loopwarden_models.codec import decode_message
+from loopwarden_models.control_state import BreakerState, BreakerStateName
+from loopwarden_models.errors import InvalidEvent
+from loopwarden_models.ids import control_partition
+from loopwarden_streams.kafka_client import client_arguments
+from loopwarden_streams.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S: Final = 2.0
+_WAIT_MS: Final = 1_000
+_PARTS: Final = 3
+_NAMES: Final[dict[str, BreakerStateName]] = {name: name for name in MANUAL}
+
+
+class Order(NamedTuple):
+    """A manual state, the version of its record, and the partition of `tool-health` whose owner is meant."""
+
+    state: BreakerStateName
+    epoch: int
+    seq: int
+    partition: int
+
+
+class ManualBreakers:
+    """Follows `control.state` without a group, from its beginning. Owned by one event loop.
+
+    Attributes:
+        orders: By (tenant, tool), what is in force by a person's word.
+        lifted: Where a person gave a breaker back, the version's second part: the detector's next one must be higher.
+        is_ready: The topic was read to where it ended when the reading began.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Prepare; nothing connects yet."""
+        self._settings = settings
+        self.orders: dict[ToolId, Order] = {}
+        self.lifted: dict[ToolId, int] = {}
+        self.is_ready = False
+
+    async def follow(self) -> None:
+        """Read for ever. A broker that is away is asked again; what was ordered stays in force meanwhile."""
+        while True:
+            try:
+                await self._follow()
+            except (KafkaError, OSError, TimeoutError) as error:
+                log.warning("orders about breakers cannot be read: %r", error)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _follow(self) -> None:
+        reader = AIOKafkaConsumer(
+            enable_auto_commit=False, auto_offset_reset="earliest", **client_arguments(self._settings)
+        )
+        await reader.start()
+        try:
+            topic = self._settings.topic("control.state")
+            tps = [TopicPartition(topic, number) for number in range(self._settings.control_partitions)]
+            reader.assign(tps)
+            ends = await reader.end_offsets(tps)
+            await reader.seek_to_beginning(*tps)
+            while True:
+                if not self.is_ready and all([await reader.position(tp) >= ends[tp] for tp in tps]):
+                    self.is_ready = True
+                for records in (await reader.getmany(timeout_ms=_WAIT_MS)).values():
+                    for record in records:
+                        self.take(record.key, record.value)
+        finally:
+            await reader.stop()
+
+    def take(self, key: bytes | None, value: bytes | None) -> None:
+        """Take one record. Of what is no breaker, and of what the detector writes itself, nothing is kept.
+
+        `closed` with a higher version than the order's, or a deletion, gives the breaker back.
+        """
+        known = _tool_of(key)
+        if known is None:
+            return
+        if value is None:
+            self._lift(known, 0)
+            return
+        try:
+            record = decode_message(value, BreakerState)
+        except InvalidEvent as error:
+            log.warning("the record %r on control.state cannot be read: %s", key, error)
+            return
+        state = _NAMES.get(record.state)
+        epoch, seq = record.version
+        order = self.orders.get(known)
+        if order is not None and [epoch, seq] < [order.epoch, order.seq]:
+            return
+        if state is not None:
+            self.orders[known] = Order(state, epoch, seq, control_partition(known[0], self._settings.partitions))
+            self.lifted.pop(known, None)
+        elif record.state == "closed" and order is not None and [epoch, seq] > [order.epoch, order.seq]:
+            self._lift(known, seq)
+
+    def _lift(self, known: ToolId, seq: int) -> None:
+        if self.orders.pop(known, None) is not None:
+            self.lifted[known] = seq
+
+
+def _tool_of(key: Any) -> ToolId | None:
+    if key is None:
+        return None
+    parts = key.decode("utf-8", "replace").split("|", _PARTS - 1)
+    return (parts[0], parts[2]) if len(parts) == _PARTS and parts[1] == "breaker" else None
