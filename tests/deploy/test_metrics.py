@@ -26,12 +26,14 @@ ALLOWED_LABELS = {
     "label",
     "level",
     "mode",
+    "outcome",
     "partition",
     "reason",
     "source",
     "status",
     "table",
     "tenant",
+    "to",
     "tool",
     "topic",
     "type",
@@ -133,7 +135,7 @@ def test_only_one_module_creates_metrics() -> None:
             if any(name.split(".")[0] == "prometheus_client" for name in names):
                 importers.add(path.name)
 
-    assert importers == {"metric_catalogue.py", "metrics.py"}
+    assert importers == {"metric_catalogue.py", "metric_spec.py", "metrics.py"}
 
 
 def test_the_published_table_is_up_to_date() -> None:
@@ -277,6 +279,19 @@ def test_values_out_of_a_closed_set_are_folded() -> None:
 
 
 # Meaning.
+
+
+def test_a_breaker_that_closed_has_no_series() -> None:
+    """The numbers are fixed for ever; closed is no number but the end of the series, or they would grow for ever."""
+    metrics = Metrics()
+    states = ("open", "half_open", "forced_open", "disabled", "observe_only")
+    metrics.set_breakers({("acme", state): state for state in states})
+    numbers = [value(metrics, "breaker_state", tenant="acme", tool=state) for state in states]
+    metrics.set_breakers({("acme", "open"): "half_open"})
+
+    assert numbers == [1, 2, 3, 4, 5]
+    assert value(metrics, "breaker_state", tenant="acme", tool="open") == 2
+    assert value(metrics, "breaker_state", tenant="acme", tool="disabled") is None
 
 
 def test_first_kills_and_first_steps_after_them_are_visible_as_an_increase() -> None:

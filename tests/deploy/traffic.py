@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import get_args
 
-from loopwarden_detectors.watch import DETECTORS
+from loopwarden_detectors.tool_fleet import RULES
 from loopwarden_models.acks import ACK_STATUSES
 from loopwarden_models.errors import REASONS
 from loopwarden_models.patterns import LevelName, Mode
 from loopwarden_models.verdicts import Evidence, Verdict
-from loopwarden_streams.metric_catalogue import EvictionReason, HoleKind, IgnoredReason, RecoveryFault, ReplayKind
+from loopwarden_streams.metric_catalogue import (
+    DroppedSum,
+    EvictionReason,
+    HoleKind,
+    IgnoredReason,
+    RecoveryFault,
+    ReplayKind,
+)
 from loopwarden_streams.metrics import Metrics
 
 
@@ -54,12 +61,20 @@ def fill(metrics: Metrics) -> None:
     metrics.set_state_entries("runs", 15)
     metrics.observe_step_lag(0.02)
     _fill_pipeline(metrics)
-    for detector in DETECTORS:
+    for detector in RULES:
         for level, mode in (("nudge", "enforce"), ("kill", "warn"), ("kill", "shadow")):
             metrics.count_verdict(verdict(detector=detector, level=level, mode=mode, vetoed_from="kill"))  # type: ignore[arg-type]  # mypy widens the tuple to str
         metrics.observe_detection(detector, 0.03)
         for command in ("nudge", "pause_run", "kill_run"):
             metrics.count_command("acme", command, "enforce", detector)
+    metrics.set_breakers({("acme", "search"): "open", ("umbrella", "search"): "half_open"})
+    metrics.set_state_entries("tools", 9)
+    for state in ("open", "half_open", "closed"):
+        metrics.count_transition("acme", "search", state)
+    metrics.count_probes("acme", ok=3, failed=1)
+    metrics.count_held_back("acme")
+    for dropped in get_args(DroppedSum):
+        metrics.count_sum_dropped(dropped)
     for status in ACK_STATUSES:
         metrics.count_ack(status, 12.0)
     metrics.count_ack("melted")

@@ -61,7 +61,7 @@ def test_every_topic_is_created_as_declared(kafka: Broker, capsys: pytest.Captur
         "runs-changelog": 3,
         "control.state": 2,
         "control.commands": 2,
-        "tool-health": 8,
+        "tool-health": 3,
         "policies": 1,
     }
 
