@@ -205,7 +205,7 @@ class Outbox:
         out: defaultdict[int, list[Out]] = defaultdict(list)
         for record in records:
             tenant = record.key.partition("|")[0]
-            out[self._control_partition(tenant)].append(Out(record.key.encode(), encode(record)))
+            out[self._control_partition(tenant)].append(Out(record.key.encode(), self._encode_control(record)))
         await self._hand_over(partition, self._control, "control.state", out)
 
     async def delete_breakers(self, partition: Partition, keys: Sequence[str]) -> None:
