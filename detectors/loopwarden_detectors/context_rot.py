@@ -1,4 +1,4 @@
-"""What becomes of a run whose context is full: compactions that free nothing, and work that begins anew after each."""
+"""What becomes of a run whose context is full: compactions that free nothing, work that begins anew, a lost goal."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import Struct
 
-from loopwarden_detectors.base import NONE, WATCHED, WATCHES_CONTEXT, Call, Finding, grade
+from loopwarden_detectors.base import NONE, OBSERVE, WATCHED, WATCHES_CONTEXT, Call, Finding, grade
+from loopwarden_detectors.goal_drift import DriftState, count_drift, start_goal
 from loopwarden_detectors.identity import FULL
 from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.rings import HALF, NO_KEY, POLLS, WAITS
 from loopwarden_models.effects import POLL, READ
-from loopwarden_models.events import AnyStep, Compaction, ModelEnd
+from loopwarden_models.events import AnyStep, Compaction, ModelEnd, RunStart
 from loopwarden_models.hashes import stable_key
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 WASTED_KEY: Final = stable_key("context_rot:wasted")
 REPEATED_KEY: Final = stable_key("context_rot:repeated")
 LOST_KEY: Final = stable_key("context_rot:lost")
+DRIFT_KEY: Final = stable_key("context_rot:drift")
 
 _NO_CALL: Final = b""
 # Waits and polls between the last call and a compaction. judgement
@@ -55,7 +57,7 @@ class ContextState(Struct, array_like=True, gc=False):
 
 
 class ContextRot:
-    """Three signs, in compactions of a run's context; each has its own count, identity and note.
+    """Three signs, in compactions of a run's context, and a fourth in its texts; each with a count of its own.
 
     *Wasted*: more than 80 % of the tokens are left, or an answer of the model reads 80 % again within five calls that
     brought nothing new; in a row, which ends where a compaction helped, or where the run worked on for more calls than
@@ -63,33 +65,33 @@ class ContextRot:
     *Lost*: of the next six reads three or more bring what was known. The last two need declared or reported evidence
     and that nothing new came since: a run that reads its notes again and works on is healthy, and its counts end.
 
-    Whether the texts drift away from the goal is not looked at: that costs more than all rules together.
+    *Drift*: the texts have less and less to do with the goal (`goal_drift`). It is observed and no more, and only where
+    a policy sets `drift_steps`: it costs more than all rules together, and healthy runs drift as well.
 
     Levels: observe 1, nudge 2; wasted also kill 3 (`ContextRotConfig`, with sources).
     State: from the first compaction on.
     Cost: 0.1 µs an answer, 0.3 µs a call while the first calls after a compaction are looked at, 2 µs a compaction.
+        Drift, where it is on: 15 to 200 µs an answer.
     """
 
     name: ClassVar[str] = "context_rot"
     pattern: ClassVar[str] = "context_rot"
-    kinds: ClassVar[tuple[type[AnyStep], ...]] = (Compaction, ModelEnd)
+    kinds: ClassVar[tuple[type[AnyStep], ...]] = (Compaction, ModelEnd, RunStart)
 
     def observe(self, tree: TreeState, run: RunState, step: AnyStep, policy: Policy, offset: int) -> Finding | None:  # noqa: ARG002
         """Judge a compaction, or how full the context is again. See the class."""
         state = run.context_rot
+        config = policy.context_rot
         if type(step) is Compaction:
             return _compact(run, state, step, policy, offset)
-        if state is None or state.is_wasted or not state.tokens_before or type(step) is not ModelEnd:
+        if type(step) is RunStart:
+            if step.goal is not None and config.drift_steps is not None:
+                run.goal_drift = start_goal(step.goal)
             return None
-        config = policy.context_rot
-        usage = step.usage
-        if usage is None or usage.input_tokens is None or run.calls - state.calls > config.wasted_calls:
+        if type(step) is not ModelEnd:
             return None
-        if usage.input_tokens * 100 < state.tokens_before * config.wasted_percent or _has_moved(run, state):
-            return None
-        state.is_wasted = True
-        state.wasted += 1
-        return _wasted(run, state, policy, state.seq)
+        finding = None if run.goal_drift is None else _drifted(run, run.goal_drift, step, policy, offset)
+        return _refilled(run, state, step, policy) or finding
 
 
 class ContextRotCalls:
@@ -123,6 +125,41 @@ class ContextRotCalls:
                 state.lost += 1
                 finding = _lost(run, state, policy) or finding
         return finding
+
+
+def _refilled(run: RunState, state: ContextState | None, step: ModelEnd, policy: Policy) -> Finding | None:
+    if state is None or state.is_wasted or not state.tokens_before:
+        return None
+    config = policy.context_rot
+    usage = step.usage
+    if usage is None or usage.input_tokens is None or run.calls - state.calls > config.wasted_calls:
+        return None
+    if usage.input_tokens * 100 < state.tokens_before * config.wasted_percent or _has_moved(run, state):
+        return None
+    state.is_wasted = True
+    state.wasted += 1
+    return _wasted(run, state, policy, state.seq)
+
+
+def _drifted(run: RunState, drift: DriftState, step: ModelEnd, policy: Policy, offset: int) -> Finding | None:
+    config = policy.context_rot
+    wanted = config.drift_steps
+    if wanted is None or not count_drift(run, drift, step, offset, config.drift_percent) or drift.steps < wanted:
+        return None
+    if not is_news(run, policy, ContextRot.name, DRIFT_KEY, OBSERVE, drift.steps):
+        return None
+    return Finding(
+        detector=ContextRot.name,
+        pattern=ContextRot.pattern,
+        level=OBSERVE,
+        loop_key=DRIFT_KEY,
+        count=drift.steps,
+        threshold=wanted,
+        first_seq=drift.first_seq,
+        first_ms=drift.first_ms,
+        first_offset=drift.first_offset,
+        note=f"for {drift.steps} answers the texts have had less to do with the goal than the first ones had",
+    )
 
 
 def _compact(

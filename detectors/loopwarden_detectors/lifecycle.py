@@ -167,7 +167,7 @@ def start_run(tree: TreeState, run: RunState, step: RunStart, policy: Policy) ->
     if step.agent is not None:
         run.agent = step.agent[:MAX_AGENT_CHARS]
     run.is_over = False
-    if not run.calls:
+    if not (run.calls or run.texts):
         pass  # nothing to forget: most runs start once
     elif run.stop is None or run.stop.level < Level.KILL or run.stop.incarnation == run.incarnations:
         run.start_segment()  # else the resume of a killed run, see `_start_incarnation`

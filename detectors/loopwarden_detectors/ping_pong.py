@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from loopwarden_detectors.base import KILL, NUDGE, OBSERVE, Finding, grade
 from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.rings import POLLS, WAITS
+from loopwarden_detectors.sketch import likeness, sketch
 from loopwarden_models.events import AnyStep, Message, Progress, UserInput
 from loopwarden_models.hashes import stable_key
 
@@ -33,8 +34,6 @@ _MAX_WAITS: Final = 4
 # A message's sketch: of its 3-grams the smallest hashes, four bytes each. Of a long one head and tail count.
 _KEPT: Final = 16
 _HALF_CHARS: Final = 400
-_MIX: Final = 0x9E37_79B9_7F4A_7C15
-_LOW: Final = 0xFFFF_FFFF
 # From this message of a talk on texts are looked at: a shorter talk is never judged by them.
 _SKETCHED_FROM: Final = 3
 _MIN_LIKENESSES: Final = 2
@@ -235,8 +234,8 @@ def _add(tree: TreeState, run: RunState, talk: Talk, said: Said, step: Message) 
     _note_speakers(tree, run, talk, said, step)
     _count_laps(talk, said)
     if talk.hops >= _SKETCHED_FROM and step.text:
-        said.sketch = _sketch(step.text)
-        alike = [_likeness(said.sketch, known.sketch) for known in talk.said if known.sketch]
+        said.sketch = sketch(step.text, kept=_KEPT, half_chars=_HALF_CHARS)
+        alike = [likeness(said.sketch, known.sketch, kept=_KEPT) for known in talk.said if known.sketch]
         if alike:
             talk.likeness = [*talk.likeness[1 - MAX_PERIOD :], max(alike)]
     talk.said = [*talk.said[1 - MAX_PERIOD :], said]
@@ -308,28 +307,3 @@ def _is_new(talk: Talk, config: PingPongConfig) -> bool:
     """Return whether the newest messages say something that was not said before them."""
     likeness = talk.likeness
     return len(likeness) >= _MIN_LIKENESSES and sum(likeness) < config.same_percent * len(likeness)
-
-
-def _sketch(text: str) -> bytes:
-    """Return the smallest hashes of the 3-grams of a text, in order: equal in every process. Case does not count."""
-    if len(text) > 2 * _HALF_CHARS:
-        text = f"{text[:_HALF_CHARS]} {text[-_HALF_CHARS:]}"
-    codes = [*map(ord, f" {' '.join(text.lower().split())} ")]
-    grams = set(zip(codes, codes[1:], codes[2:], strict=False))
-    hashes = sorted({((one * _MIX + two) * _MIX + three) * _MIX >> 32 & _LOW for one, two, three in grams})[:_KEPT]
-    return b"".join(one.to_bytes(4, "big") for one in hashes)
-
-
-def _likeness(one: bytes, other: bytes) -> int:
-    """Estimate the Dice coefficient of two texts' sets of 3-grams, in per cent."""
-    if one == other:
-        return 100
-    mine, others = _hashes(one), _hashes(other)
-    least = sorted(mine | others)[:_KEPT]
-    both = sum(each in mine and each in others for each in least)
-    jaccard = both / len(least) if least else 0.0
-    return int(200 * jaccard / (1 + jaccard))
-
-
-def _hashes(sketch: bytes) -> set[bytes]:
-    return {sketch[at : at + 4] for at in range(0, len(sketch), 4)}

@@ -19,7 +19,10 @@ from loopwarden_detectors.context_rot import ContextState
 from loopwarden_detectors.denied import DeniedState
 from loopwarden_detectors.exact_repeat import ExactRepeatState
 from loopwarden_detectors.frozen_poll import PollState
+from loopwarden_detectors.goal_drift import DriftState
 from loopwarden_detectors.ladder_state import LoopState, StopState
+from loopwarden_detectors.near_text import ROW as TEXT_ROW
+from loopwarden_detectors.near_text import NearTextState, renumbered
 from loopwarden_detectors.param_walk import WalkState
 from loopwarden_detectors.ping_pong import Talk
 from loopwarden_detectors.reflection import ReflectionState
@@ -111,6 +114,8 @@ class RunState(Struct, array_like=True, gc=False):
         void: Of the same steps as `unproductive`, whether each could do nothing: nobody understood it (`void_calls`).
         task: Of a root, the fingerprint of what it was told to do (`restart_loop`), 0 = not known. `findings`: when it
             had ended, of what it asked and was told.
+        texts: Length, edges and place of the newest messages, 36 bytes each. `near_text`: those that are alike.
+        goal_drift: The goal, and how like it the texts are, where a policy asks for that.
     """
 
     incarnation: str
@@ -177,6 +182,9 @@ class RunState(Struct, array_like=True, gc=False):
     void: int = 0
     task: int = 0
     findings: int = 0
+    texts: bytes = b""
+    near_text: NearTextState | None = None
+    goal_drift: DriftState | None = None
 
     def tool_number(self, tool: str) -> int:
         """Return the number of `tool` in this run's table, `OTHER_TOOL` if the table is full."""
@@ -214,7 +222,10 @@ class RunState(Struct, array_like=True, gc=False):
         self.novel_call = self.write_call = -1
         self.watched = 0
         self.thought_mark = ~self.calls
-        self.reflection = self.text_chant = self.context_rot = None
+        self.reflection = self.text_chant = self.context_rot = self.near_text = None
+        self.texts = b""
+        if self.goal_drift is not None:
+            self.goal_drift.start_segment()
         self.round_twins = self.frozen_poll = self.same_output = self.sleep_only = None
         self.exact_repeat = self.changing_repeat = self.same_error = None
         self.same_error_raw = self.unknown_tool = self.denied = self.retry_storm = None
@@ -246,7 +257,8 @@ class RunState(Struct, array_like=True, gc=False):
             poll.first_seq = 0
         if self.same_output is not None:
             self.same_output.first_seq = 0
-        for known in (self.sleep_only, self.reflection, self.text_chant):
+        self.texts = renumbered(self.texts)
+        for known in (self.sleep_only, self.reflection, self.text_chant, self.near_text, self.goal_drift):
             if known is not None:
                 known.first_seq = 0
         if self.context_rot is not None:
@@ -374,6 +386,7 @@ def _is_sound(run: RunState) -> bool:
         and len(rows) % ROW == 0
         and (run.rate is None or len(run.rate) == BUCKETS + 2)
         and len(run.call_ids) % 4 == 0
+        and len(run.texts) % TEXT_ROW == 0
     )
 
 

@@ -31,6 +31,7 @@ from loopwarden_detectors.frozen_poll import FrozenPoll, end_waits
 from loopwarden_detectors.identity import keys_of
 from loopwarden_detectors.interleaved_repeat import InterleavedRepeat
 from loopwarden_detectors.ladder import Decision, climb
+from loopwarden_detectors.near_text import NearText
 from loopwarden_detectors.no_progress import NoProgress
 from loopwarden_detectors.no_write import NoWrite
 from loopwarden_detectors.param_walk import ParamWalk
@@ -94,6 +95,7 @@ _REFLECTION: Final = Reflection()
 _SILENT_RUN: Final = SilentRun()
 STEP_DETECTORS: Final[tuple[StepDetector, ...]] = (
     TextChant(),
+    NearText(),
     _REFLECTION,
     ContextRot(),
     PingPong(),

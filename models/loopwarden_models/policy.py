@@ -42,6 +42,7 @@ from loopwarden_models.rule_config import Config, Percent, RuleConfig
 from loopwarden_models.step_rules import (
     MAX_ENDS,
     ContextRotConfig,
+    NearTextConfig,
     PingPongConfig,
     ReflectionConfig,
     RestartLoopConfig,
@@ -167,6 +168,7 @@ class Policy(Config, frozen=True, dict=True):
     self_append: SelfAppendConfig = SelfAppendConfig()
     param_walk: ParamWalkConfig = ParamWalkConfig()
     text_chant: TextChantConfig = TextChantConfig()
+    near_text: NearTextConfig = NearTextConfig()
     reflection: ReflectionConfig = ReflectionConfig()
     context_rot: ContextRotConfig = ContextRotConfig()
     no_progress: NoProgressConfig = NoProgressConfig()

@@ -27,6 +27,22 @@ class TextChantConfig(RuleConfig, frozen=True):
     kill_generations: Repeats = 2
 
 
+class NearTextConfig(RuleConfig, frozen=True):
+    """Answer after answer says nearly the same (`near_text`)."""
+
+    rising: ClassVar[tuple[tuple[str, ...], ...]] = (("observe", "nudge", "nudge_undeclared"), ("nudge", "kill"))
+
+    # Of the last six. A cluster is known from its fourth message on: two that look alike, and two that were compared.
+    # measured: of 2,854 recorded runs known to be healthy one reaches 4, none reaches 5.
+    observe: Annotated[int, Meta(ge=4, le=6)] = 4
+    nudge: Annotated[int, Meta(ge=4, le=6)] = 5
+    # In all. Where undeclared tools bring something new each time, a template is likelier than a loop. judgement
+    nudge_undeclared: Repeats = 8
+    kill: Repeats = 8
+    # public: senpi and DeepEval 0.85.
+    same_percent: Annotated[int, Meta(ge=50, le=100)] = 85
+
+
 class ReflectionConfig(RuleConfig, frozen=True):
     """Answer after answer of the model, and no action (`reflection`)."""
 
@@ -62,6 +78,10 @@ class ContextRotConfig(RuleConfig, frozen=True):
     # So many of the first reads after a compaction that were made before, with the same answer. judgement
     lost_reads: Annotated[int, Meta(ge=1, le=40)] = 3
     lost_window: Annotated[int, Meta(ge=1, le=40)] = 6
+    # Off unless set (judgement: 8): texts so many points less like the goal than the first ones, for so many answers.
+    # measured: DRIFT_NUMBERS.
+    drift_steps: Repeats | None = None
+    drift_percent: Percent = 15
 
 
 class PingPongConfig(RuleConfig, frozen=True):

@@ -38,6 +38,11 @@ TEMPLATES: Final[Mapping[str, str]] = MappingProxyType(
             "Your last answer repeats itself: one passage was written {times} in a row. Leave it out. Say what you "
             "have in one short paragraph that you have not written before, then make one call or give the final answer."
         ),
+        "nudge.near_text": (
+            "{Count} of your answers say nearly the same. Saying it once more will not change what comes back. Leave "
+            "it unsaid: name in one sentence what is in the way, then take a step that you have not taken yet, or "
+            "finish and report what you have."
+        ),
         "nudge.reflection": (
             "{Count} of your answers in a row led to no action. Thinking on will not settle what is open: act or "
             "finish now. Make the one call that tells you most, or give the final answer with what you know, and say "

@@ -30,6 +30,8 @@ EAGER = Policy.from_builtins(
         "param_walk": {"observe": 3, "nudge": 4, "break_at": 5, "kill": 6},
         "no_progress": {"observe": 3, "observe_window": 4, "nudge": 4, "nudge_window": 6, "kill": 6, "kill_window": 8},
         "text_chant": {"nudge": 3, "kill": 4},
+        "near_text": {"observe": 4, "nudge": 4, "nudge_undeclared": 5, "kill": 5},
+        "context_rot": {"drift_steps": 2, "drift_percent": 1},
         "reflection": {"observe": 2, "nudge": 3, "observe_tokens": 1_000, "nudge_tokens": 5_000, "kill_tokens": 20_000},
         "rate": {"observe_per_min": 30, "nudge_per_min": 40, "kill_per_min": 50},
         "budget": {"observe_steps": 20, "nudge_steps": 30, "max_steps_if_stuck": 40, "limits": {"max_steps": 60}},
@@ -214,6 +216,30 @@ def _chant(run: Run, n: int) -> list[AnyStep]:
     return [run.model(text=text if k % 2 else None, reasoning=text, tool_calls=0) for k in range(1 + n % 4)]
 
 
+def _say_again(run: Run, n: int) -> list[AnyStep]:
+    words = ("Still", "Once more", "Again")
+    text = f"{{}} the tests of module {n % 3} fail, so I will look at its imports {{}} and then run the tests again."
+    steps = []
+    for k in range(5 + n % 5):
+        said = text.format(words[k % 3] if n % 2 else words[0], "closely " * (k % 2))
+        steps.append(run.model(text=said if n % 4 else None, reasoning=said, tool_calls=1))
+        if n > 2:
+            effect = _EFFECTS[n % 6]
+            steps.append(run.call("run", k if n % 2 else "tests", run.seq if n > 6 else "2 failed", effect=effect))
+    return steps
+
+
+def _lose_the_goal(run: Run, n: int) -> list[AnyStep]:
+    goal = "Write the quarterly report on the traffic of the harbour, with a table for each of its four berths"
+    other = "The linter wants another order of the imports, and the pipeline another version of the linter itself. "
+    return [
+        run.start(goal=goal),
+        *[run.model(text=f"{goal}: part {k}.") for k in range(5)],
+        *([run.user()] if n % 5 == 0 else []),
+        *[run.model(text=other * (1 + k % 2) + f"{k * 7919 * n}") for k in range(3 + n)],
+    ]
+
+
 def _ponder(run: Run, n: int) -> list[AnyStep]:
     usage = {"input_tokens": 10, "output_tokens": 9_000 * (n % 3)}
     return [run.model(text=f"Thought {run.seq}.", usage=usage, tool_calls=0, duration_ms=n * 90_000) for _ in range(n)]
@@ -273,6 +299,8 @@ SCENES: dict[str, Scene] = {
         _talk,
         _hang,
         _chant,
+        _say_again,
+        _lose_the_goal,
         _ponder,
         _squeeze,
         _many_loops,

@@ -26,7 +26,13 @@ from loopwarden_detectors.same_error import MAX_SIGNATURES
 from loopwarden_models.events import MAX_INT, AnyStep
 from loopwarden_models.policy import Policy
 
-CHATTY = Policy.from_builtins({"mode": "enforce", "ladder": {"max_nudges_per_run": 100, "max_nudges_per_loop": 10}})
+CHATTY = Policy.from_builtins(
+    {
+        "mode": "enforce",
+        "ladder": {"max_nudges_per_run": 100, "max_nudges_per_loop": 10},
+        "context_rot": {"drift_steps": 8},
+    }
+)
 WIDE = "\U0001f527"  # four bytes in UTF-8, and one character to a limit on characters
 
 
@@ -39,7 +45,7 @@ def greedy(letter: str) -> TreeState:
     steps: list[AnyStep] = []
     for n in range(MAX_FORMER_INCARNATIONS + 2):
         seq, run.incarnation = run.seq, f"{n}" + letter * 31
-        steps.append(run.start(limits=limits | {"max_duration_ms": MAX_INT}))
+        steps.append(run.start(limits=limits | {"max_duration_ms": MAX_INT}, goal=letter.join(map(str, range(200)))))
         run.seq = seq
     steps += [
         run.call(f"{n}" + letter * 250, n, fails=f"{letter} {'x' * n}") for n in range(2 * MAX_SIGNATURES) for _ in "ab"
@@ -50,7 +56,8 @@ def greedy(letter: str) -> TreeState:
     steps += [run.step("tool_start", tool="w", call_id=f"w{n}") for n in range(2 * MAX_OPEN_CALLS)]
     steps += [run.step("approval_wait", call_id=f"x{n}") for n in range(2 * MAX_PENDING)]
     steps += [run.step("approval_end", call_id=f"y{n}", decision="approved") for n in range(2 * MAX_PENDING)]
-    steps += [run.model(usage={"input_tokens": MAX_INT}, cost_usd=1e9) for _ in range(40)]
+    text = letter.join(map(str, range(400)))
+    steps += [run.model(text=text, usage={"input_tokens": MAX_INT}, cost_usd=1e9) for _ in range(40)]
     while len(tree_after(steps, offset)[0].ring) != MAX_CALLS:
         steps.append(run.call("z", run.seq, run.seq))
     return tree_after(steps, offset)[1]
@@ -79,6 +86,9 @@ def test_a_run_that_fills_everything_keeps_the_cap(letter: str, cap: int) -> Non
     assert run.open_calls is not None
     assert (len(run.loops), len(run.same_error), len(run.open_calls)) == (MAX_LOOPS, MAX_SIGNATURES, MAX_OPEN_CALLS)
     assert all((run.rate, run.waits, run.approved, run.former, run.own, run.stop, tree.loops))
+    assert run.near_text is not None
+    assert run.goal_drift is not None
+    assert len(run.near_text.sketch) == len(run.goal_drift.goal) == 4 * 64
 
     assert len(tree.to_bytes()) <= cap
 
