@@ -30,7 +30,7 @@ _BEFORE: Final = WINDOW - 1
 _SEEN: Final = (1 << WINDOW) - 1
 
 # A message is looked into when so many of the five before begin or end as it does, and are about as long. Measured on
-# 12,775 recorded messages: 784 of 789 pairs that are alike at 85 % do, and of all messages 2.1 % are looked into.
+# 12,775 recorded messages: 785 of 789 pairs that are alike at 85 % do, and of all messages 2.1 % are looked into.
 _MIN_FITS: Final = 2
 # Edges of a message: so many letters, looked for in so many characters. White space, digits and marks do not count, so
 # that "3. ", "Step 4: " and "(5/20)" make no difference.
@@ -116,7 +116,7 @@ class NearText:
             state.window = state.window << 1 & _SEEN
             if not state.window:
                 run.near_text = state = None
-        if row[_HEAD:_TAIL] not in known and row[_TAIL:_EDGES_END] not in known:
+        if known.count(row[_HEAD:_TAIL]) + known.count(row[_TAIL:_EDGES_END]) < _MIN_FITS:
             return None
         return self._compared(run, state, text, row, known, policy)
 
@@ -167,13 +167,12 @@ def _fits(row: bytes, known: bytes, same_percent: int) -> list[tuple[int, tuple[
     Dice of p or more means that the shorter text has p / (2 - p) of the 3-grams of the longer one, repeated ones too.
     """
     [(size, head, tail, *_)] = _rows(row)
-    found = []
-    before = [*_rows(known)]
-    for distance, other in enumerate(reversed(before), start=1):
-        shorter, longer = sorted((size, other[0]))
-        if (head == other[1] or tail == other[2]) and shorter * (200 - same_percent) >= longer * same_percent:
-            found.append((distance, other))
-    return found
+    return [
+        (distance, other)
+        for distance, other in enumerate(reversed([*_rows(known)]), start=1)
+        if (head == other[1] or tail == other[2])
+        and min(size, other[0]) * (200 - same_percent) >= max(size, other[0]) * same_percent
+    ]
 
 
 def _begun(row: bytes, own: bytes, fits: list[tuple[int, tuple[int, ...]]]) -> NearTextState:

@@ -18,7 +18,7 @@ def gram_hashes(text: str, *, half_chars: int) -> set[int]:
         text: Any. Of one longer than twice `half_chars` the head and the tail count, half each.
         half_chars: Bounds the work.
 
-    Cost: about 10 µs for 100 characters, 35 µs for 400, 140 µs for 2,000.
+    Cost: about 14 µs for 120 characters, 33 µs for 400, 110 µs for 2,000.
     """
     if len(text) > 2 * half_chars:
         text = f"{text[:half_chars]} {text[-half_chars:]}"
@@ -43,7 +43,7 @@ def likeness(one: bytes, other: bytes, *, kept: int) -> int:
     Measured with 64 hashes on 4,000 pairs of recorded and edited messages: near 85 % the standard error is 2 points,
     near 30 % it is 6. With 16 it is twice as much. Equal texts give 100.
 
-    Cost: 15 µs for 64 hashes, 5 µs for 16.
+    Cost: 9 µs for 64 hashes, 3 µs for 16.
     """
     if one == other:
         return 100

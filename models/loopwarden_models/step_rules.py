@@ -33,7 +33,7 @@ class NearTextConfig(RuleConfig, frozen=True):
     rising: ClassVar[tuple[tuple[str, ...], ...]] = (("observe", "nudge", "nudge_undeclared"), ("nudge", "kill"))
 
     # Of the last six. A cluster is known from its fourth message on: two that look alike, and two that were compared.
-    # measured: of 2,854 recorded runs known to be healthy one reaches 4, none reaches 5.
+    # measured: of 2,936 recorded runs known to be healthy two reach 4, none reaches 5.
     observe: Annotated[int, Meta(ge=4, le=6)] = 4
     nudge: Annotated[int, Meta(ge=4, le=6)] = 5
     # In all. Where undeclared tools bring something new each time, a template is likelier than a loop. judgement
@@ -79,7 +79,7 @@ class ContextRotConfig(RuleConfig, frozen=True):
     lost_reads: Annotated[int, Meta(ge=1, le=40)] = 3
     lost_window: Annotated[int, Meta(ge=1, le=40)] = 6
     # Off unless set (judgement: 8): texts so many points less like the goal than the first ones, for so many answers.
-    # measured: DRIFT_NUMBERS.
+    # measured: of 181 healthy runs of 13 answers or more 3 drift, of 17 loops one; with 10 points 16 and 3.
     drift_steps: Repeats | None = None
     drift_percent: Percent = 15
 
