@@ -62,7 +62,8 @@ class NearTextState(Struct, array_like=True, gc=False):
         loop_key: Its identity: how its messages begin, or end.
         sketch: Of the first message that was looked into; each later one is compared with it.
         window: Of the last six messages, whether each belongs, one bit each, the newest lowest.
-        count: How many belong, in all. The first two were not looked into: they begin or end alike, and fit in length.
+        count: How many belong, in all. The first two may be some that were not looked into: they begin or end
+            alike, and fit in length.
         is_certain: A second one was looked into, and is alike.
         first_seq: Of the first of them; `first_ms`, `first_offset`: its event time and source offset.
     """
@@ -133,8 +134,11 @@ class NearText:
             state.count += 1
             state.is_certain = True
             return self._finding(run, state, policy)
-        if state is None or not state.is_certain:
-            run.near_text = _begun(row, own, fits)
+        if state is None:
+            run.near_text = _begun(row, own, fits[:_MIN_FITS])
+        elif not state.is_certain:
+            # What only began alike was no cluster: nothing is taken for granted of the one that may begin here.
+            run.near_text = _begun(row, own, [])
         return None
 
     def _finding(self, run: RunState, state: NearTextState, policy: Policy) -> Finding | None:
@@ -177,11 +181,12 @@ def _fits(row: bytes, known: bytes, same_percent: int) -> list[tuple[int, tuple[
 
 def _begun(row: bytes, own: bytes, fits: list[tuple[int, tuple[int, ...]]]) -> NearTextState:
     """Return a cluster of this message and of those that fit it."""
-    [(_, head, tail, *_)] = _rows(row)
+    [own_row] = _rows(row)
+    _, head, tail, *_ = own_row
     window = 1
     for distance, _ in fits:
         window |= 1 << distance
-    _, first = fits[-1]
+    first = fits[-1][1] if fits else own_row
     edge = f"head:{head}" if first[1] == head else f"tail:{tail}"
     seq, ms, offset = first[3:]
     return NearTextState(stable_key(f"near_text:{edge}"), own, window, 1 + len(fits), False, seq, ms, offset)

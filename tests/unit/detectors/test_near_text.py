@@ -87,7 +87,11 @@ def test_other_messages_end_the_cluster() -> None:
     found = verdicts(decide(answers(run, [*AGAIN[:5], *OTHERS, *AGAIN[5:9]]), NEAR))
 
     assert [(one.level, one.evidence.count) for one in found if one.episode] == [("observe", 4), ("nudge", 5)]
-    assert said([*AGAIN[:5], *OTHERS, *AGAIN[5:11]])[-1] == "nudge"
+    tree = tree_of(run.start())
+    decide(answers(run, [*AGAIN[:5], *OTHERS[:5]]), NEAR, tree=tree)
+    assert tree.runs["r1"].near_text is not None
+    decide(answers(run, OTHERS[5:]), NEAR, tree=tree)
+    assert tree.runs["r1"].near_text is None
 
 
 def test_short_texts_are_no_messages() -> None:
@@ -110,11 +114,45 @@ def test_texts_that_begin_alike_and_go_on_differently_are_not_alike() -> None:
 
 
 def test_a_first_look_at_the_wrong_text_is_corrected() -> None:
-    """What was only taken for a cluster gives way to one that is."""
+    """What only began alike does not count, and does not hide what comes after it."""
     habit = [f"Sure, here we go. {text}" for text in OTHERS[:4]]
     again = [f"Sure, here we go. {text}" for text in AGAIN[:5]]
 
-    assert "nudge" in said([*habit, *again, *again[:1]])
+    assert said([*habit, *again[:3]]) == []
+    assert said([*habit, *again]) == ["observe", "nudge"]
+
+
+def test_a_cluster_that_is_known_is_not_given_up_for_a_look_alike() -> None:
+    """What comes between its messages may begin alike as well."""
+    habit = [f"Meanwhile something else came up. {text}" for text in OTHERS[:3]]
+    texts = [*AGAIN[:4], *habit[:2], AGAIN[4], habit[2], *AGAIN[5:9]]
+
+    assert said(texts) == ["observe", "kill"]
+
+
+def test_two_messages_at_most_are_taken_for_granted() -> None:
+    """However many begin or end as the one does that is looked into."""
+    begin, end = "To make it short: ", " and that is all there is to say about it."
+    texts = [begin + OTHERS[0], OTHERS[1] + end, begin + OTHERS[2], *[begin + OTHERS[3] + end] * 2]
+
+    assert said(texts) == ["observe"]
+
+
+def test_only_the_beginning_may_be_the_same_and_only_the_end() -> None:
+    """Numbers and marks there make no difference."""
+    text = "the upload was refused, so I will renew the token and start the upload of the files again"
+    ends = ("as soon as I can", "right now", "before lunch", "with patience", "from scratch")
+
+    assert said([f"Once more {text}, {end}." for end in ends]) == ["observe", "nudge"]
+    assert said([f"Step {n * 1037}: {text} ({n * 1049}/9999)." for n in range(1, 6)]) == ["observe", "nudge"]
+
+
+def test_what_is_the_same_at_both_ends_may_differ_in_the_middle() -> None:
+    """A form that is filled in with other words each time; of 2,000 characters all count."""
+    frame = "This is the nightly report on the uploads of all agents to the bucket."
+    middles = [" ".join(OTHERS[n:] + OTHERS[:n])[90 * n : 90 * n + 420] for n in range(6)]
+
+    assert said([f"{frame} {middle} {frame}" for middle in middles]) == []
 
 
 def test_texts_without_spaces_and_in_other_scripts() -> None:
@@ -134,18 +172,24 @@ def test_a_person_begins_a_new_segment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "strongest"),
+    ("call", "nudge"),
     [
-        ({"args": "x", "result": "token refused", "effect": "read"}, "kill"),
-        ({"args": "x", "fails": "token refused"}, "kill"),
-        ({"args": "x", "result": "", "effect": "unknown"}, "kill"),
-        ({"args": "x", "outcome": "denied"}, "kill"),
+        ({"args": "x", "result": "token refused", "effect": "read"}, 6),
+        ({"args": "x", "result": "token refused", "effect": "unknown"}, 5),
+        ({"args": "x", "fails": "token refused"}, 5),
+        ({"args": "x", "result": "", "effect": "unknown"}, 5),
+        ({"args": "x", "outcome": "denied"}, 5),
     ],
-    ids=["known answer", "error", "silence", "refused"],
+    ids=["read was new", "known answer", "error", "silence", "refused"],
 )
-def test_calls_that_bring_nothing_change_nothing(call: dict[str, Any], strongest: str) -> None:
+def test_calls_that_bring_nothing_change_nothing(call: dict[str, Any], nudge: int) -> None:
     """The words are those of a loop, and so are the acts."""
-    assert levels(decide(with_calls(Run(), AGAIN[:10], [call]), NEAR))[-1] == strongest
+    found = verdicts(decide(with_calls(Run(), AGAIN[:10], [call]), NEAR))
+    assert [(one.level, one.evidence.count) for one in found if one.episode] == [
+        ("observe", 4),
+        ("nudge", nudge),
+        ("kill", 8),
+    ]
 
 
 PAGES = [
@@ -239,6 +283,16 @@ def test_a_run_that_comes_back_from_under_a_kill_goes_on_where_it_was() -> None:
     assert found[0].evidence.first_seq == 0
 
 
+def test_a_wait_after_the_resume_counts_as_one_between_the_messages() -> None:
+    """Those are dated before all steps of the new incarnation."""
+    run = Run()
+    tree = tree_of(run.start())
+    decide(answers(run, AGAIN[:10]), NEAR, tree=tree)
+    steps = [run.resume("b"), run.call("sleep", {"seconds": 30}, ""), *answers(run, AGAIN[10:12])]
+
+    assert verdicts(decide(steps, NEAR, tree=tree)) == []
+
+
 def test_healthy_texts_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sketch costs as much as fifty other rules: it is for messages that already look alike from outside."""
     looked: list[str] = []
@@ -249,6 +303,7 @@ def test_healthy_texts_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("loopwarden_detectors.near_text.sketch", counted)
     decide(answers(Run(), OTHERS * 4), NEAR)
+    decide(answers(Run(), [AGAIN[0] + " And so on." * (40 * n) for n in range(6)]), NEAR)
     assert looked == []
     decide(answers(Run(), AGAIN[:6]), NEAR)
     assert len(looked) == 4
