@@ -216,7 +216,7 @@ def test_lost_fetches_are_read_again(
 
     monkeypatch.setattr(BatchConsumer, "_getmany", lossy)
     # Ten times as eager as in production: a hundred losses are to be made good.
-    monkeypatch.setattr("loopwarden_streams.ingest.SEEK_EVERY_S", 0.05)
+    monkeypatch.setattr("loopwarden_streams.holes.SEEK_EVERY_S", 0.05)
     monkeypatch.setattr("loopwarden_streams.detector.LAG_EVERY_S", 0.5)
 
     async def scenario(deployment: Deployment) -> float:
@@ -239,7 +239,7 @@ def test_offsets_that_do_not_exist_are_passed(
     apache_kafka: ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A transaction ends with a marker that takes an offset and is no record: to wait for it would be for ever."""
-    monkeypatch.setattr("loopwarden_streams.ingest.SEEK_EVERY_S", 0.05)
+    monkeypatch.setattr("loopwarden_streams.holes.SEEK_EVERY_S", 0.05)
     events = some_events(10)
 
     async def write_in_transactions(deployment: Deployment) -> None:
