@@ -13,7 +13,7 @@ from faust.types import TP
 
 from loopwarden_streams.kafka_client import first_offset
 from loopwarden_streams.metrics import Metrics
-from loopwarden_streams.partition import Partition
+from loopwarden_streams.partition import TOOLS, Partition
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.transport import BatchConsumer
 
@@ -55,8 +55,9 @@ class Holes:
             return True
         earliest = (await consumer.earliest_offsets(tp)).get(tp) or 0
         if earliest > expected:
-            self._metrics.count_hole("retention", first - expected)
-            log.error("retention took offsets %d to %d of %s before they were read", expected, earliest - 1, tp)
+            if source != TOOLS:  # sums are kept for an hour, and are worth nothing any more after a minute
+                self._metrics.count_hole("retention", first - expected)
+                log.error("retention took offsets %d to %d of %s before they were read", expected, earliest - 1, tp)
             partition.next_offset[source] = earliest
             return first <= earliest or await self._may_skip_hole(partition, source, earliest, first)
         now = time.monotonic()
