@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from loopwarden_detectors.base import BREAK, KILL, NUDGE, PAUSE, Finding
 from loopwarden_detectors.ladder_state import (
-    MAX_LOOPS,
     UNHEARD,
     LoopState,
-    StopState,
-    after_veto,
-    command_key,
-    find_loop,
-    is_stopped,
+    level_of,
+    loop_of,
     may_block,
     may_nudge,
     may_stop,
 )
+from loopwarden_detectors.stops import StopState, bind, command_key, is_stopped, waiting_kill
 from loopwarden_detectors.tool_block import Block, blocked_with, may_be_blocked
 from loopwarden_models.commands import ANY_INCARNATION, CommandType, Reason
+from loopwarden_models.control_state import RunStateName
 from loopwarden_models.hashes import derived_id
 from loopwarden_models.ids import command_id, verdict_id
 from loopwarden_models.patterns import LEVEL_NAMES, Level, LevelName, Mode
@@ -34,9 +32,18 @@ if TYPE_CHECKING:
 
 _NOTE_CHARS = 256  # what a command carries; a verdict may say more
 
+Alarm = Literal["unanswered", "unconfirmed", "failed", "violation"]
+ALARMS: tuple[Alarm, ...] = ("unanswered", "unconfirmed", "failed", "violation")
+
 
 class Order(Struct, frozen=True, kw_only=True, gc=False):
-    """A command that is due. Writer, fence and times are put on where it is published."""
+    """A command that is due. Writer, fence and times are put on where it is published.
+
+    Attributes:
+        issued_at_ms: When it went out first, if it is to go out once more, in Unix milliseconds.
+        is_wider: It answers a kill of the same run that was broken or failed: no further run is hit by mistake.
+        is_in_force: The run's record says `killed` already, and must go on to say so.
+    """
 
     command_id: str
     type: CommandType
@@ -49,13 +56,31 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
     message_id: str | None
     ttl_ms: int
     grace_ms: int | None
+    issued_at_ms: int | None = None
+    is_wider: bool = False
+    is_in_force: bool = False
+
+
+class RecordChange(Struct, frozen=True, kw_only=True, gc=False):
+    """What the record of a run has to say from now on: `open` = nothing binds it, `killed` = every incarnation."""
+
+    tenant: str
+    run_id: str
+    state: RunStateName
+    command_id: str
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
     """What came of a step: a verdict, the order or the block that it caused if any, and where its evidence begins.
 
-    `first_offset` is -1 if the source offset of the pattern's first step is not known any more. With `is_violation`
-    there is no verdict: a step began after the run's stop was applied.
+    Attributes:
+        verdict: What is said; without one only what follows is done.
+        order: What is ordered.
+        block: What the run may not use for a while.
+        first_offset: Source offset of the pattern's first step, -1 if it is not known any more.
+        is_violation: A step began after the run's stop was applied.
+        alarm: What a person must know of an order that does not land; the verdict says more.
+        record: How the run's record changes.
     """
 
     verdict: Verdict | None
@@ -63,6 +88,8 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     block: Block | None = None
     first_offset: int = -1
     is_violation: bool = False
+    alarm: Alarm | None = None
+    record: RecordChange | None = None
 
 
 class _Seen(Struct, gc=False):
@@ -130,6 +157,9 @@ def climb(
             needs_nudge=strongest.finding.needs_nudge,
             now_ms=now,
         ):
+            if waiting_kill(strongest.run, is_of_tree=strongest.finding.is_of_tree) is not None:
+                # A kill that is kept back leaves the run to what hurts less.
+                block = _next_block(tree, run, strongest, policy, now)
             order = _next_stop(tree, run, strongest, policy, now)
         else:
             block = _next_block(tree, run, strongest, policy, now)
@@ -162,49 +192,15 @@ def _look_up(tree: TreeState, run: RunState, finding: Finding, policy: Policy) -
     mode = policy.mode_of(finding.detector, run.now_ms)
     if mode == "off":
         return None
-    level = _level_of(tree, run, finding)
+    level = level_of(tree, run, finding)
     loop_id = f"{finding.loop_key:016x}"
     if finding.is_of_tree:
         root = tree.runs.get(tree.root_run_id)
         incarnation = root.incarnation if root is not None else ""
-        loop = _loop_of(tree, finding, tree.attempts)
+        loop = loop_of(tree, finding, tree.attempts)
         return _Seen(finding, root or run, loop, level, mode, tree.root_run_id, incarnation, loop_id)
-    loop = _loop_of(run, finding, run.calls)
+    loop = loop_of(run, finding, run.calls)
     return _Seen(finding, run, loop, level, mode, tree.id_of(run), run.incarnation, loop_id)
-
-
-def _level_of(tree: TreeState, run: RunState, finding: Finding) -> Level:
-    """Return the level after what is not known for sure, and after signs of progress."""
-    level = finding.level
-    if level <= NUDGE:
-        return level
-    if run.is_low_fidelity or (finding.is_of_tree and any(known.is_low_fidelity for known in tree.runs.values())):
-        return NUDGE
-    return level if finding.is_hard else after_veto(run, level, finding.veto_after_seq)
-
-
-def _loop_of(memory: RunState | TreeState, finding: Finding, calls: int) -> LoopState:
-    loop = find_loop(memory, finding.loop_key)
-    if loop is not None:
-        return loop
-    loops = memory.loops = [] if memory.loops is None else memory.loops
-    if len(loops) >= MAX_LOOPS:
-        # By what was asked, not by what was ordered: which verdicts are said must not hang on acknowledgements. None of
-        # this step: what is said of it would be forgotten, and said of another one under the same id.
-        oldest = min(loops, key=lambda known: (known.last_call == calls, known.asked >= NUDGE, known.last_call))
-        memory.forgotten = max(memory.forgotten, oldest.verdicts)
-        memory.forgotten_rungs = max(memory.forgotten_rungs, oldest.rungs)
-        loops.remove(oldest)
-    loop = LoopState(
-        loop_key=finding.loop_key,
-        is_limit=finding.limit is not None,
-        last_count=finding.count,
-        last_call=calls,
-        verdicts=memory.forgotten,
-        rungs=memory.forgotten_rungs,
-    )
-    loops.append(loop)
-    return loop
 
 
 def _is_to_be_said(one: _Seen) -> bool:
@@ -215,12 +211,30 @@ def _is_to_be_said(one: _Seen) -> bool:
 
 
 def _next_stop(tree: TreeState, run: RunState, one: _Seen, policy: Policy, now: int) -> Order | None:
-    stops = PAUSE if one.run.attended and not one.finding.is_hard else KILL
+    stop = one.run.stop
+    # A runtime that cannot pause is asked for the next thing.
+    cannot_pause = stop is not None and stop.is_unsupported and stop.incarnation == one.run.incarnations
+    stops = PAUSE if one.run.attended and not one.finding.is_hard and not cannot_pause else KILL
     if one.mode != "enforce" or is_stopped(run, policy) or is_stopped(run, policy, stops):
         return None
-    one.loop.stops += 1
-    order = _order(tree, one, policy, "kill_run" if stops == KILL else "pause_run", now)
-    _bind(tree, one, order, stops, now)
+    waiting = waiting_kill(one.run, is_of_tree=one.finding.is_of_tree) if stops == KILL else None
+    if waiting is None and (stop is None or not stop.is_closed):
+        one.loop.stops += 1  # one that met a switched-off enforcement was no attempt
+    kind: CommandType = "kill_run" if stops == KILL else "pause_run"
+    order = _order(tree, one, policy, kind, now, waiting.command_id if waiting is not None else None)
+    decided = StopState(
+        command_id=order.command_id,
+        incarnation=0,
+        level=int(stops),
+        ordered_ms=now,
+        is_of_tree=order.scope == "tree",
+        pattern=order.reason.pattern,
+        detector=order.reason.detector,
+        count=order.reason.count,
+        is_any=order.incarnation == ANY_INCARNATION,
+        ttl_ms=order.ttl_ms,
+    )
+    bind(tree.runs.values() if decided.is_of_tree else (one.run,), decided, one.run)
     return order
 
 
@@ -265,30 +279,17 @@ def _note_nudge(one: _Seen, order: Order, now: int) -> None:
     loop.answer, loop.returns = UNHEARD, 0
 
 
-def _bind(tree: TreeState, one: _Seen, order: Order, level: Level, now: int) -> None:
-    """Note the order with every run that it binds, but for those whose gate is shut already."""
-    is_of_tree = order.scope == "tree"
-    for run in tree.runs.values() if is_of_tree else (one.run,):
-        stop = run.stop
-        if stop is not None and stop.applied_ms >= 0 and stop.level >= KILL and stop.incarnation == run.incarnations:
-            continue
-        run.stop = StopState(
-            command_id=order.command_id,
-            incarnation=run.incarnations,
-            level=int(level),
-            ordered_ms=now,
-            is_of_tree=is_of_tree,
-            last_ms=run.now_ms,
-        )
-
-
-def _order(tree: TreeState, one: _Seen, policy: Policy, kind: CommandType, now: int) -> Order:
+def _order(
+    tree: TreeState, one: _Seen, policy: Policy, kind: CommandType, now: int, own_id: str | None = None
+) -> Order:
     finding, loop = one.finding, one.loop
     incarnation = one.incarnation or ANY_INCARNATION
-    loop.rungs += 1
-    rung = f"{kind}:{loop.rungs}"
+    if own_id is None:
+        loop.rungs += 1
+        rung = f"{kind}:{loop.rungs}"
+        own_id = command_id(tree.tenant, one.run_id, incarnation, finding.detector, one.loop_id, rung)
     return Order(
-        command_id=command_id(tree.tenant, one.run_id, incarnation, finding.detector, one.loop_id, rung),
+        command_id=own_id,
         type=kind,
         tenant=tree.tenant,
         run_id=one.run_id,

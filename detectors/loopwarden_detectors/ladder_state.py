@@ -1,4 +1,4 @@
-"""What the ladder remembers of one loop identity of a run, and of a run that was told to stop."""
+"""What the ladder remembers of one loop identity of a run, and which rung is due."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from loopwarden_detectors.base import BREAK, KILL, NUDGE, PAUSE
+from loopwarden_detectors.base import BREAK, NUDGE, PAUSE, Finding
+from loopwarden_detectors.stops import is_stopped
 from loopwarden_models.patterns import Level
 
 if TYPE_CHECKING:
@@ -71,45 +72,47 @@ class LoopState(Struct, array_like=True, gc=False):
         self.level = self.asked = self.count = self.last_count = 0
 
 
-class StopState(Struct, array_like=True, gc=False):
-    """An order to stop or to wait that went out for a run.
-
-    Attributes:
-        command_id: Of the order.
-        incarnation: Number of the run's incarnation that it binds, see `RunState.incarnations`.
-        level: `Level.PAUSE` or `Level.KILL`.
-        applied_ms: Source time at which the gate shut, -1 until then.
-        is_dead: The runtime confirmed that the code has returned.
-        steps_after: Steps that began after `applied_ms`. Must stay 0.
-        ordered_ms: Event time of the order.
-        is_undelivered: The runtime said that it did not carry it out.
-        is_of_tree: The order is for the whole tree: a run that is born later is bound as well.
-        last_ms: Event time of the run's newest event that was looked at since.
-    """
-
-    command_id: str
-    incarnation: int
-    level: int
-    applied_ms: int = -1
-    is_dead: bool = False
-    steps_after: int = 0
-    ordered_ms: int = 0
-    is_undelivered: bool = False
-    is_of_tree: bool = False
-    last_ms: int = 0
-
-
-def command_key(command_id: str) -> int:
-    """Return the first 64 bits of a command id: what is kept to recognise its acknowledgement."""
-    return int(command_id[:16], 16)
-
-
 def find_loop(memory: RunState | TreeState, loop_key: int) -> LoopState | None:
     """Return what a run, or a tree, remembers of a loop identity. Cost: O(`MAX_LOOPS`)."""
     for loop in memory.loops or ():
         if loop.loop_key == loop_key:
             return loop
     return None
+
+
+def level_of(tree: TreeState, run: RunState, finding: Finding) -> Level:
+    """Return the level of a finding after what is not known for sure, and after signs of progress."""
+    level = finding.level
+    if level <= NUDGE:
+        return level
+    if run.is_low_fidelity or (finding.is_of_tree and any(known.is_low_fidelity for known in tree.runs.values())):
+        return NUDGE
+    return level if finding.is_hard else after_veto(run, level, finding.veto_after_seq)
+
+
+def loop_of(memory: RunState | TreeState, finding: Finding, calls: int) -> LoopState:
+    """Return what a run, or a tree, remembers of the loop of a finding; from now on, if it is new."""
+    loop = find_loop(memory, finding.loop_key)
+    if loop is not None:
+        return loop
+    loops = memory.loops = [] if memory.loops is None else memory.loops
+    if len(loops) >= MAX_LOOPS:
+        # By what was asked, not by what was ordered: which verdicts are said must not hang on acknowledgements. None of
+        # this step: what is said of it would be forgotten, and said of another one under the same id.
+        oldest = min(loops, key=lambda known: (known.last_call == calls, known.asked >= NUDGE, known.last_call))
+        memory.forgotten = max(memory.forgotten, oldest.verdicts)
+        memory.forgotten_rungs = max(memory.forgotten_rungs, oldest.rungs)
+        loops.remove(oldest)
+    loop = LoopState(
+        loop_key=finding.loop_key,
+        is_limit=finding.limit is not None,
+        last_count=finding.count,
+        last_call=calls,
+        verdicts=memory.forgotten,
+        rungs=memory.forgotten_rungs,
+    )
+    loops.append(loop)
+    return loop
 
 
 def after_veto(run: RunState, level: Level, veto_after_seq: int) -> Level:
@@ -225,18 +228,3 @@ def _has_failed_below(run: RunState, loop: LoopState, policy: Policy, now_ms: in
         return loop.returns >= ladder.returns_after_nudge
     since_ms = (run.now_ms if now_ms is None else now_ms) - loop.nudge_ms
     return loop.answer == UNDELIVERED or since_ms >= ladder.ack_timeout_ms
-
-
-def is_under_kill(stop: StopState) -> bool:
-    """Return whether the newest order was to end the run, in whatever incarnation."""
-    return stop.level >= KILL
-
-
-def is_stopped(run: RunState, policy: Policy, level: Level = KILL) -> bool:
-    """Return whether an order of `level` or above is out for this incarnation and may still be carried out."""
-    stop = run.stop
-    if stop is None or stop.level < level or stop.incarnation != run.incarnations:
-        return False
-    if stop.applied_ms >= 0:
-        return True
-    return not stop.is_undelivered and run.now_ms - stop.ordered_ms < policy.ladder.command_ttl_ms

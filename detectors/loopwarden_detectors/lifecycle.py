@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from typing import Final
+from zlib import crc32
 
+from loopwarden_detectors.base import KILL
 from loopwarden_detectors.budget import OwnBudget
 from loopwarden_detectors.denied import forget_denials
 from loopwarden_detectors.identity import call_id_key
-from loopwarden_detectors.ladder_state import StopState
+from loopwarden_detectors.ladder import Decision, RecordChange
 from loopwarden_detectors.restart_loop import findings_of, fingerprint_of
-from loopwarden_detectors.rings import holds_key
+from loopwarden_detectors.rings import OTHER_TOOL, holds_key
 from loopwarden_detectors.run_state import (
     MAX_FORMER_INCARNATIONS,
     MAX_OPEN_CALLS,
@@ -18,14 +20,18 @@ from loopwarden_detectors.run_state import (
     RunState,
     TreeState,
 )
-from loopwarden_models.events import AnyStep, ApprovalEnd, ApprovalWait, Limits, RunStart, ToolStart
+from loopwarden_detectors.stops import copy_of, is_killed_now, is_under_kill
+from loopwarden_models.control_state import RunStateName
+from loopwarden_models.events import AnyStep, ApprovalEnd, ApprovalWait, Limits, RunEnd, RunStart, ToolStart
 from loopwarden_models.hashes import stable_key
-from loopwarden_models.patterns import Level
 from loopwarden_models.policy import Policy
 
 # The first event of a tree dates its wall clock. A source whose clock is days behind would have used up any limit
 # with its second, correct event. judgement
 MAX_LATE_MS: Final = 3_600_000
+
+# For people alone: the beginning is enough to find it by.
+MAX_HOST_BYTES: Final = 64
 
 # A layer of the policy is found by it; of a longer name the beginning counts.
 MAX_AGENT_CHARS: Final = 64
@@ -92,22 +98,21 @@ def _open_run(tree: TreeState, step: AnyStep, ts_ms: int, latest_ms: int | None)
     root = runs.get(tree.root_run_id)
     if root is not None:
         run.attended = root.attended  # who watches the root watches its children, unless one says otherwise
-    if root is not None and root.stop is not None and root.stop.is_of_tree:
-        # Born while its tree is being ended: the order is for it as well.
-        run.stop = StopState(
-            command_id=root.stop.command_id,
-            incarnation=run.incarnations,
-            level=root.stop.level,
-            ordered_ms=ts_ms,
-            last_ms=ts_ms,
-            is_of_tree=True,
-        )
+    parent = runs.get(step.parent_run_id or tree.root_run_id, root)
+    if parent is not None and parent is not run and parent.stop is not None and parent.stop.is_of_tree:
+        # Born while its tree is being ended: the order is for it as well. It has been sent as often as it will be.
+        run.stop = copy_of(parent.stop, run)
+        run.stop.sends += 1
+        if run.stop.sent_ms >= 0:
+            run.stop.sent_ms = max(run.stop.sent_ms, ts_ms)
     return run
 
 
 def _note_birth(tree: TreeState, run: RunState, step: AnyStep) -> None:
     """Note where in the tree a run stands. A run that left memory and comes back is no new child of its parent."""
-    parent = tree.runs.get(step.parent_run_id or tree.root_run_id)
+    parent_id = step.parent_run_id or tree.root_run_id
+    parent = tree.runs.get(parent_id)
+    run.parent_key = crc32(parent_id.encode())
     run.level = 2 if parent is None or parent is run else parent.level + 1
     tree.depth = max(tree.depth, run.level)
     if parent is not None and parent is not run and (type(step) is RunStart or step.seq == 0):
@@ -142,7 +147,7 @@ def _start_incarnation(tree: TreeState, run: RunState, incarnation: str) -> None
     run.former = former[-MAX_FORMER_INCARNATIONS:]
     # A run that comes back from under a kill which nobody saw land goes on where it was: the first step that
     # continues the loop ends it again. Any other resume begins a segment.
-    if _is_under_kill(run):
+    if is_killed_now(run):
         run.renumber()
     else:
         run.start_segment()
@@ -152,12 +157,8 @@ def _start_incarnation(tree: TreeState, run: RunState, incarnation: str) -> None
     run.is_over = run.is_low_fidelity = False
     for loop in run.loops or ():
         loop.stops = 0
-    run.open_calls = None
+    run.open_calls = run.open_tools = None
     _end_waits(tree, run)
-
-
-def _is_under_kill(run: RunState) -> bool:
-    return run.stop is not None and run.stop.level >= Level.KILL and run.stop.incarnation == run.incarnations
 
 
 def start_run(tree: TreeState, run: RunState, step: RunStart, policy: Policy) -> None:
@@ -166,10 +167,12 @@ def start_run(tree: TreeState, run: RunState, step: RunStart, policy: Policy) ->
         run.attended = step.attended
     if step.agent is not None:
         run.agent = step.agent[:MAX_AGENT_CHARS]
+    if step.runtime is not None and not run.host:
+        hear_host(run, step.runtime)
     run.is_over = False
     if not (run.calls or run.texts):
         pass  # nothing to forget: most runs start once
-    elif run.stop is None or run.stop.level < Level.KILL or run.stop.incarnation == run.incarnations:
+    elif run.stop is None or not is_under_kill(run.stop) or run.stop.incarnation == run.incarnations:
         run.start_segment()  # else the resume of a killed run, see `_start_incarnation`
     is_root = step.run_id == tree.root_run_id
     if is_root and step.goal:
@@ -207,15 +210,41 @@ def _say_limits_again(memory: RunState | TreeState) -> None:
             loop.start_segment()
 
 
-def end_run(tree: TreeState, run: RunState) -> None:
-    """Note that a run is over. What it repeated is forgotten: the memory of ended children would fill the tree's."""
+def end_run(tree: TreeState, run: RunState, step: RunEnd) -> list[Decision]:
+    """Note that a run is over. What it repeated is forgotten: the memory of ended children would fill the tree's.
+
+    A run that failed under a kill nobody saw land may be taken up where it was, and goes on in the memory of its loop.
+
+    Returns:
+        How its record changes, if a kill is out that found nothing to do.
+    """
     run.is_over = True
-    run.open_calls = None
+    run.open_calls = run.open_tools = None
     _end_waits(tree, run)
     if run.task:
         run.findings = findings_of(run)
-    if not _is_under_kill(run):
+    status = step.status
+    if not (is_killed_now(run) and status == "failed"):
         run.start_segment()
+    stop = run.stop
+    if stop is None or not is_killed_now(run) or stop.applied_ms >= 0 or not stop.is_named:
+        return []
+    if stop.is_of_tree and not tree.is_over:
+        return []  # its children look at the same record
+    state: RunStateName = "open"
+    own_id = stop.command_id
+    if status == "killed":
+        if step.command_id is None or step.command_id == own_id:
+            return []  # the acknowledgement puts it in force
+        # Somebody else's order was there first. What this kill has written over must go on to hold.
+        state, own_id = "killed", step.command_id[:64]
+    record = RecordChange(tenant=tree.tenant, run_id=step.run_id, state=state, command_id=own_id)
+    return [Decision(verdict=None, record=record)]
+
+
+def hear_host(run: RunState, host: str) -> None:
+    """Note which runtime was heard of last."""
+    run.host = host.encode("utf-8", "replace")[:MAX_HOST_BYTES].decode("utf-8", "ignore")
 
 
 def open_call(run: RunState, step: ToolStart) -> bool:
@@ -224,9 +253,13 @@ def open_call(run: RunState, step: ToolStart) -> bool:
     if step.call_id is not None and (_open_place(run, key) >= 0 or is_known_call(run, key)):
         return False
     opened = run.open_calls = [] if run.open_calls is None else run.open_calls
+    tools = run.open_tools
+    if tools is None or len(tools) != len(opened):  # of a snapshot that knows no tools
+        tools = run.open_tools = bytearray([OTHER_TOOL]) * len(opened)
     if len(opened) >= MAX_OPEN_CALLS:
-        del opened[0]
+        del opened[0], tools[0]
     opened.append(key << 32 | min(run.now_ms - run.started_ms, _LOW))
+    tools.append(run.tool_number(step.tool))
     return True
 
 
@@ -235,6 +268,8 @@ def close_call(run: RunState, key: int) -> int | None:
     place = _open_place(run, key)
     if place < 0 or run.open_calls is None:
         return None
+    if run.open_tools is not None and len(run.open_tools) == len(run.open_calls):
+        del run.open_tools[place]
     return run.started_ms + (run.open_calls.pop(place) & _LOW)
 
 
@@ -302,7 +337,7 @@ def goes_on(tree: TreeState, run: RunState, began_ms: int | None) -> bool:
     stop.last_ms = run.now_ms
     if not 0 <= stop.applied_ms < began_ms or stop.incarnation != run.incarnations:
         return False
-    if stop.level >= Level.KILL:
+    if stop.level >= KILL:
         stop.steps_after += 1
         return True
     end_wait(tree, run, _PAUSE)

@@ -20,7 +20,7 @@ from loopwarden_detectors.denied import DeniedState
 from loopwarden_detectors.exact_repeat import ExactRepeatState
 from loopwarden_detectors.frozen_poll import PollState
 from loopwarden_detectors.goal_drift import DriftState
-from loopwarden_detectors.ladder_state import LoopState, StopState
+from loopwarden_detectors.ladder_state import LoopState
 from loopwarden_detectors.near_text import ROW as TEXT_ROW
 from loopwarden_detectors.near_text import NearTextState, renumbered
 from loopwarden_detectors.param_walk import WalkState
@@ -36,6 +36,7 @@ from loopwarden_detectors.same_output import SameOutputState
 from loopwarden_detectors.self_append import AppendState
 from loopwarden_detectors.silent_run import SilentState
 from loopwarden_detectors.sleep_only import SleepState
+from loopwarden_detectors.stops import StopState
 from loopwarden_detectors.text_chant import TextChantState
 from loopwarden_detectors.tool_block import ToolBlock
 from loopwarden_detectors.volatile_keys import VolatileCall
@@ -116,6 +117,9 @@ class RunState(Struct, array_like=True, gc=False):
             had ended, of what it asked and was told.
         texts: Length, edges and place of the newest messages, 36 bytes each. `near_text`: those that are alike.
         goal_drift: The goal, and how like it the texts are, where a policy asks for that.
+        parent_key: 32-bit key of the parent's run id, 0 for the root.
+        host: The runtime that was heard of last, by its acknowledgements, else by `run_start`; for people.
+        open_tools: Numbers of the tools of `open_calls`.
     """
 
     incarnation: str
@@ -185,6 +189,9 @@ class RunState(Struct, array_like=True, gc=False):
     texts: bytes = b""
     near_text: NearTextState | None = None
     goal_drift: DriftState | None = None
+    parent_key: int = 0
+    host: str = ""
+    open_tools: bytearray | None = None
 
     def tool_number(self, tool: str) -> int:
         """Return the number of `tool` in this run's table, `OTHER_TOOL` if the table is full."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from loopwarden_detectors.ladder_state import is_under_kill
+from loopwarden_detectors.stops import is_under_kill
 from loopwarden_models.commands import Reason
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from msgspec import UNSET
 
-from loopwarden_detectors import lifecycle
+from loopwarden_detectors import landing, lifecycle
 from loopwarden_detectors.base import (
     ANY_SIGN,
     Call,
@@ -171,13 +171,13 @@ def observe(
         if run is None:
             return NOTHING
         if policy.is_layered:
-            policy = policy.of(tree.tenant, run.agent).for_tool(step.tool)
+            policy = policy.of(tree.tenant, run.agent, tree.root_run_id).for_tool(step.tool)
         return _end_call(tree, run, step, keys, policy, offset, act)
     run = lifecycle.admit(tree, step, latest_ms)
     if run is None:
         return NOTHING
     if policy.is_layered:
-        policy = policy.of(tree.tenant, run.agent)
+        policy = policy.of(tree.tenant, run.agent, tree.root_run_id)
     return _observe_other(tree, run, step, policy, offset, act)
 
 
@@ -201,7 +201,7 @@ def tick(
     decisions: list[Decision] = []
     for run in tree.runs.values():
         own = run.own
-        rules = policy.of(tree.tenant, run.agent) if policy.is_layered else policy
+        rules = policy.of(tree.tenant, run.agent, tree.root_run_id) if policy.is_layered else policy
         if run.is_over:
             continue
         limits = tree.limits or rules.budget.limits
@@ -260,7 +260,7 @@ def _end_call(
     if of_tree:
         findings = [*(findings or ()), *of_tree]
     decisions = climb(tree, run, findings or (), policy, seq=step.seq, act=act)
-    return [*decisions, _VIOLATION] if is_violation else decisions
+    return [*decisions, *_violated(tree, run, step, policy, act)] if is_violation else decisions
 
 
 def _look_at(run: RunState, call: Call, policy: Policy) -> list[Finding] | None:
@@ -277,6 +277,7 @@ def _observe_other(
 ) -> Sequence[Decision]:
     is_violation = False
     rejection = None
+    extra: Sequence[Decision] = NOTHING
     if type(step) is ModelEnd:
         _count_model_call(tree, run, step)
         is_violation = run.stop is not None and lifecycle.goes_on(tree, run, _began_ms(step))
@@ -289,7 +290,7 @@ def _observe_other(
     elif type(step) is RunStart:
         lifecycle.start_run(tree, run, step, policy)
     elif type(step) is RunEnd:
-        lifecycle.end_run(tree, run)
+        extra = lifecycle.end_run(tree, run, step)
     elif type(step) is UserInput:
         lifecycle.hear_person(tree, run)
     elif type(step) is Progress:
@@ -307,9 +308,13 @@ def _observe_other(
         if finding is not None:
             findings = [*findings, finding]
     if not findings and not is_violation:
-        return NOTHING
+        return extra or NOTHING
     decisions = climb(tree, run, findings, policy, seq=step.seq, act=act)
-    return [*decisions, _VIOLATION] if is_violation else decisions
+    return [*decisions, *(_violated(tree, run, step, policy, act) if is_violation else extra)]
+
+
+def _violated(tree: TreeState, run: RunState, step: AnyStep, policy: Policy, act: bool) -> list[Decision]:
+    return [_VIOLATION, *landing.answer_violation(tree, step.run_id, run, policy, run.now_ms, act=act)]
 
 
 def _goes_on(tree: TreeState, run: RunState, step: ToolEnd) -> bool:

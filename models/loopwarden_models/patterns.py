@@ -43,5 +43,9 @@ PATTERNS: Final = frozenset(
         "text_loop",
         "reflection_paralysis",
         "context_rot",
+        "order_unanswered",
+        "kill_unconfirmed",
+        "kill_failed",
+        "step_after_kill",
     }
 )

@@ -35,6 +35,7 @@ from loopwarden_models.call_rules import (
 from loopwarden_models.effects import EFFECTS
 from loopwarden_models.errors import ConfigError
 from loopwarden_models.events import MAX_INT, Limits
+from loopwarden_models.hashes import stable_key
 from loopwarden_models.patterns import Mode
 from loopwarden_models.policy_errors import explain
 from loopwarden_models.policy_layers import agents_of, check_shape, holds_key, layers_for, merged, values_of
@@ -134,6 +135,27 @@ class LadderConfig(Config, frozen=True):
     tool_block_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] = 60_000
     command_ttl_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] = 120_000
     kill_grace_ms: Annotated[int, Meta(ge=0, le=600_000)] = 5_000
+    # A kill or pause that nobody answers goes out once more after this long, and is alarmed after the same. judgement
+    receive_timeout_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 10_000
+    # How long after its grace a killed run may take to be confirmed dead before that is alarmed. judgement
+    confirm_timeout_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 10_000
+
+
+class BlastRadiusConfig(Config, frozen=True):
+    """How much may be killed by mistake: beyond it kills are decided in shadow, and one alarm says so.
+
+    Counts are of all workers together: each has the share of its partitions, rounded up.
+    """
+
+    # judgement, after Envoy's automatic ejector: at most 10 % at a time, and an `enforcing` percentage for the start.
+    kills_per_min: Annotated[int, Meta(ge=0, le=1_000_000)] = 10
+    # Of all tenants together; the top of the file decides.
+    kills_per_min_total: Annotated[int, Meta(ge=0, le=1_000_000)] = 60
+    # Of a tenant's live runs within ten minutes; 100 = no such limit. At least `killed_min` runs.
+    killed_percent: Annotated[int, Meta(ge=0, le=100)] = 10
+    killed_min: Annotated[int, Meta(ge=0, le=1_000_000)] = 2
+    # Part of the runs that `enforce` applies to, by a hash of the root run; the others are as in `warn`.
+    enforce_share: Annotated[float, Meta(ge=0, le=1)] = 1.0
 
 
 class Policy(Config, frozen=True, dict=True):
@@ -180,6 +202,7 @@ class Policy(Config, frozen=True, dict=True):
     fleet_breaker: BreakerConfig = BreakerConfig()
     restart_loop: RestartLoopConfig = RestartLoopConfig()
     ladder: LadderConfig = LadderConfig()
+    blast_radius: BlastRadiusConfig = BlastRadiusConfig()
     tenants: dict[str, dict[str, Any]] = field(default_factory=dict)
     agents: dict[str, dict[str, Any]] = field(default_factory=dict)
     tools: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -225,8 +248,20 @@ class Policy(Config, frozen=True, dict=True):
                 f"restart_loop.nudge = {self.restart_loop.nudge} can never be reached: the ends of {MAX_ENDS} runs are "
                 f"remembered of a task; write at most {MAX_ENDS}"
             )
+        radius = self.blast_radius
+        if radius.kills_per_min > radius.kills_per_min_total:
+            raise ValueError(
+                f"blast_radius.kills_per_min = {radius.kills_per_min} can never be reached: all tenants together have "
+                f"kills_per_min_total = {radius.kills_per_min_total}; lower the one or raise the other"
+            )
+        if self.ladder.receive_timeout_ms >= self.ladder.command_ttl_ms:
+            raise ValueError(
+                f"ladder.receive_timeout_ms = {self.ladder.receive_timeout_ms} can never be reached: a command lives "
+                f"command_ttl_ms = {self.ladder.command_ttl_ms}; lower the one or raise the other"
+            )
         layers = self._layers()
-        _keep(self, "is_layered", any(layers.values()))
+        is_partial = radius.enforce_share < 1
+        _keep(self, "is_layered", is_partial or any(layers.values()))
         _keep(
             self,
             "has_wall_clock",
@@ -238,6 +273,7 @@ class Policy(Config, frozen=True, dict=True):
         _keep(self, "least_silence_ms", min(value for value in silences if value is not None))
         _keep(self, "_resolved", {})
         _keep(self, "_by_tool", {})
+        _keep(self, "_softened", None)
 
     # Made once, at the first question; they are no part of what the policy says.
     is_layered: ClassVar[bool]
@@ -245,6 +281,7 @@ class Policy(Config, frozen=True, dict=True):
     least_silence_ms: ClassVar[int]
     _resolved: ClassVar[dict[tuple[str, str], Policy]]
     _by_tool: ClassVar[dict[str, Policy]]
+    _softened: ClassVar[Policy | None]
 
     def mode_of(self, detector: str, at_ms: int = 0) -> Mode:
         """Return the mode that is in force for `detector` at `at_ms`. Cost: 0.1 µs."""
@@ -254,10 +291,15 @@ class Policy(Config, frozen=True, dict=True):
             return self.mode
         return own
 
-    def of(self, tenant: str, agent: str) -> Policy:
+    def of(self, tenant: str, agent: str, root_run_id: str | None = None) -> Policy:
         """Return the policy in force for the runs of an agent (`""` = not known) of a tenant.
 
-        Cost: 0.2 µs with layers, once the pair was seen; ask `is_layered` before.
+        Args:
+            tenant: Of the run.
+            agent: Of the run.
+            root_run_id: Of its tree: where `enforce` applies to a part of the runs, it says whether to this one.
+
+        Cost: 0.2 µs with layers, once the pair was seen, 1 µs more where a share is set; ask `is_layered` before.
         """
         key = (tenant, agent)
         found = self._resolved.get(key)
@@ -265,7 +307,19 @@ class Policy(Config, frozen=True, dict=True):
             if len(self._resolved) >= MAX_RESOLVED:
                 self._resolved.clear()
             found = self._resolved[key] = self._resolve(tenant, agent)
-        return found
+        share = found.blast_radius.enforce_share
+        if root_run_id is None or share >= 1 or stable_key(root_run_id) < share * 2**64:
+            return found
+        return found.softened()
+
+    def softened(self) -> Policy:
+        """Return this policy with every `enforce` lowered to `warn`. Cost: 0.1 µs after the first time."""
+        if self._softened is None:
+            soft = _soft(self)
+            _keep(soft, "_by_tool", {tool: _soft(policy) for tool, policy in self._by_tool.items()})
+            _keep(self, "_softened", soft)
+        assert self._softened is not None  # noqa: S101 - just made
+        return self._softened
 
     def for_tool(self, tool: str) -> Policy:
         """Return the policy in force for a call of `tool`, from a policy that `of` returned. Cost: 0.05 µs."""
@@ -315,6 +369,15 @@ class Policy(Config, frozen=True, dict=True):
 
 def _keep(policy: Policy, name: str, value: object) -> None:
     msgspec.structs.force_setattr(policy, name, value)
+
+
+def _soft(policy: Policy) -> Policy:
+    changes: dict[str, Any] = {"mode": "warn"} if policy.mode == "enforce" else {}
+    for part in policy.__struct_fields__:
+        config = getattr(policy, part)
+        if isinstance(config, RuleConfig) and config.mode == "enforce":
+            changes[part] = msgspec.structs.replace(config, mode="warn")
+    return msgspec.structs.replace(policy, **changes)
 
 
 def _with_tool(data: dict[str, Any], tool: str, layer: dict[str, Any], path: str) -> Policy:

@@ -16,7 +16,7 @@ Data = Mapping[str, Any]
 # What a layer may hold besides the parts of a policy.
 INNER = {"tenants": ("agents", "tools"), "agents": ("tools",), "tools": ("effect",)}
 # What belongs to a run as a whole, so that no single tool can have it otherwise.
-NOT_OF_TOOLS = ("budget", "ladder", "rate", "effects", "mode")
+NOT_OF_TOOLS = ("budget", "ladder", "rate", "effects", "mode", "blast_radius")
 # What all runs of a tool share, whoever their agent is.
 NOT_OF_AGENTS = ("fleet_breaker",)
 

@@ -19,6 +19,7 @@ from loopwarden_models.policy import Policy
 from loopwarden_streams.app import changelog_name, hot_topic, make_app, runs_table
 from loopwarden_streams.breakers import Breakers
 from loopwarden_streams.checkpoints import Checkpointer
+from loopwarden_streams.dispatch import Dispatch
 from loopwarden_streams.ingest import Ingest
 from loopwarden_streams.kafka_client import new_producer
 from loopwarden_streams.lag import LagWatch
@@ -74,12 +75,22 @@ class Detector:
         self.outbox = Outbox(settings, self._bulk, self._control)
         self.manual = ManualBreakers(settings)
         self.breakers = Breakers(settings, self.outbox, self.metrics, self.manual)
-        self.ingest = Ingest(self.app, settings, self.policy, self.partitions, self.outbox, self.breakers, self.metrics)
+        self.dispatch = Dispatch(settings, self.policy, self.partitions, self.outbox, self.metrics)
+        self.ingest = Ingest(
+            self.app,
+            settings,
+            self.policy,
+            self.partitions,
+            self.outbox,
+            self.breakers,
+            self.metrics,
+            self.dispatch,
+        )
         self.checkpointer = Checkpointer(self.app, settings, self.partitions, self.outbox, self._bulk, self.metrics)
         self.recovery = Recovery(
             self.app, settings, self.policy, self.outbox, self.metrics, changelog=changelog_name(settings)
         )
-        self.ticker = Ticker(settings, self.policy, self.partitions, self.outbox, self.breakers, self.metrics)
+        self.ticker = Ticker(settings, self.policy, self.partitions, self.dispatch, self.breakers, self.metrics)
         self.lag = LagWatch(self.app, settings, self.partitions, self.metrics)
         self.recovery_watch = RecoveryWatch(self.app, settings, lambda: self.is_ready, self.metrics)
         self._declare(self.app)
@@ -193,6 +204,7 @@ class Detector:
                 # Faust does not wait for this when the group rebalances again: what was rebuilt is not ours any more.
                 log.info("the partitions were revoked while they were rebuilt")
                 return
+            self.dispatch.recover(rebuilt)
             self.partitions.update(rebuilt)
             # A hundred thousand runs are a million objects that live for hours: no collection needs to look at them.
             gc.collect()

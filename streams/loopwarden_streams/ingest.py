@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import faust
 from faust.types import TP, EventT
 
-from loopwarden_detectors.answers import acknowledge
+from loopwarden_detectors.answers import acknowledge, is_confirmed
 from loopwarden_detectors.ladder import Decision
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_detectors.watch import observe
@@ -31,12 +31,13 @@ from loopwarden_models.tool_health import PartialSum, tool_key
 from loopwarden_streams.batch_writer import Out
 from loopwarden_streams.breakers import Breakers, Said
 from loopwarden_streams.dead_letters import BrokenShare, dead_letter, summary_letter
+from loopwarden_streams.dispatch import Dispatch
 from loopwarden_streams.early_answers import Answer
 from loopwarden_streams.holes import Holes
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
-from loopwarden_streams.reporting import StepCounts, report_decisions
+from loopwarden_streams.reporting import StepCounts
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.transport import Batch, Record
 
@@ -64,6 +65,7 @@ class Ingest:
         outbox: Outbox,
         breakers: Breakers,
         metrics: Metrics,
+        dispatch: Dispatch,
     ) -> None:
         """Apply to `partitions`, which recovery fills and a revoke empties."""
         self._app = app
@@ -74,6 +76,7 @@ class Ingest:
         self._breakers = breakers
         self._metrics = metrics
         self._holes = Holes(app, settings, metrics)
+        self._dispatch = dispatch
         self._shares: dict[int, BrokenShare] = {}
         self._counts = StepCounts()
         self._fault_logged_at = 0.0
@@ -157,8 +160,7 @@ class Ingest:
         is_watched = partition.number in self._shares
         letters = self._letters(partition, STEPS, records, refused) if refused or is_watched else ()
         if decisions or letters:
-            commands = await self._outbox.publish(partition, decisions, letters)
-            report_decisions(self._metrics, decisions, commands)
+            await self._dispatch.send(partition, decisions, letters)
         if partition.early:
             await self._settle_early(partition, decisions)
         if partition.sums.is_full:
@@ -307,7 +309,9 @@ class Ingest:
         tree = partition.trees.get(answer.key)
         if tree is None or answer.offset <= tree.acks_offset:
             return
-        stop = acknowledge(tree, answer.ack)
+        stop = acknowledge(tree, answer.ack, partition.clock_ms())
+        if answer.ack.status == "confirmed_dead" and is_confirmed(tree, answer.ack.command_id):
+            self._metrics.count_kill_confirmed()
         partition.dirty.add(answer.key)
         if not partition.is_replaying:
             # The same answer again changes nothing: until the replay is over, it may have to come again.

@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaError
 from faust.types import TP
 
 from loopwarden_streams.metrics import Metrics
-from loopwarden_streams.partition import SOURCES, STEPS, Partition
+from loopwarden_streams.partition import ACKS, SOURCES, STEPS, Partition
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.transport import BatchConsumer
 
@@ -64,6 +64,8 @@ class LagWatch:
             lag = max(0, end - expected)
             if not lag and source == STEPS:
                 partition.caught_up_at = now
+            elif not lag and source == ACKS:
+                partition.answered_at = now
             stood_still = self._before.get(tp) == expected
             self._before[tp] = expected
             if lag and stood_still:

@@ -10,15 +10,13 @@ from typing import Any, Final, Literal, get_args
 
 from prometheus_client import Counter, Gauge, Histogram, Info
 
+from loopwarden_detectors.ladder import ALARMS
 from loopwarden_models.acks import ACK_STATUSES
 from loopwarden_models.errors import REASONS
+from loopwarden_streams.metric_intake import DEAD_LETTERS, EVENTS_REPLAYED, LATENCY, SOURCE_HOLES, STEPS_IGNORED
 from loopwarden_streams.metric_labels import OTHER
 from loopwarden_streams.metric_spec import DECLARED, MetricSpec, metric
 
-# From the propagation target of 10 ms at the median up to what no objective allows any more.
-_LATENCY: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-# A worker that catches up after hours must still show how far behind it is.
-_LAG: Final = (*_LATENCY, 60.0, 300.0, 1800.0, 7200.0)
 # An objective says 30 s; recovery of a large table may take minutes.
 _RECOVERY: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 # A snapshot has at most 4 KiB, 8 KiB with texts.
@@ -30,107 +28,10 @@ HoleKind = Literal["sought", "real", "retention"]
 ReplayKind = Literal["position", "stamp"]
 RecoveryFault = Literal["repaired", "corrupt"]
 EvictionReason = Literal["idle", "cap", "ended"]
-SuppressionReason = Literal["shadow", "warn"]
+SuppressionReason = Literal["shadow", "warn", "kill_budget"]
+OrderState = Literal["sent", "received", "applied", "unconfirmed", "withheld"]
 DroppedSum = Literal["duplicate", "straddling", "stale", "crowded"]
 
-# What is read.
-STEPS_CONSUMED = metric(
-    Counter,
-    "steps_consumed_total",
-    "tenant source",
-    "steps",
-    "Steps applied to the state of their run.",
-    "Flat while there is lag: the worker is stuck, see LoopwardenDetectorStopped.",
-)
-STEPS_IGNORED = metric(
-    Counter,
-    "steps_ignored_total",
-    "reason",
-    "steps",
-    "Steps that were read and deliberately not applied.",
-    "Many duplicates: a runtime sends again; unknown_type: a runtime is newer than the detector, so update it.",
-)
-TOOL_CALLS = metric(
-    Counter,
-    "tool_calls_total",
-    "tenant tool",
-    "calls",
-    "Finished tool calls.",
-    "Far above its usual rate: find the runs in the verdicts topic, see LoopwardenToolCallsHigh.",
-)
-DEAD_LETTERS = metric(
-    Counter,
-    "dead_letters_total",
-    "reason",
-    "records",
-    "Records that could not be read and went to the dead-letter topic.",
-    "A jump follows a release of a runtime: read one record, its headers name the fault.",
-)
-DEAD_LETTERS_DROPPED = metric(
-    Counter,
-    "dead_letters_dropped_total",
-    "",
-    "records",
-    "Refused records above the limit of the dead-letter topic, counted only.",
-    "Not 0: most of a stream is broken, see LoopwardenStreamBroken.",
-)
-BROKEN_STREAM = metric(
-    Gauge,
-    "broken_stream",
-    "topic partition",
-    "0 or 1",
-    "1 while the share of refused records of a partition is above the limit.",
-    "1: stop the producer that writes what cannot be read, see LoopwardenStreamBroken.",
-)
-STEP_LAG = metric(
-    Histogram,
-    "step_lag_seconds",
-    "",
-    "seconds",
-    "Age of the last step of each batch when it was applied, by the clock of its source.",
-    "Rises with lag: add workers. Without lag: clocks of the agents are wrong.",
-    _LAG,
-)
-CONSUMER_LAG = metric(
-    Gauge,
-    "consumer_lag_records",
-    "topic partition",
-    "records",
-    "Records that are written and not yet read.",
-    "Grows for minutes: add workers up to the number of partitions, see LoopwardenConsumerLagHigh.",
-)
-COMMIT_AGE = metric(
-    Gauge,
-    "commit_age_seconds",
-    "topic partition",
-    "seconds",
-    "Time since the committed offset last moved while there is lag, else 0.",
-    "Above a minute: checkpoints fail or hang, see LoopwardenCommitStalled.",
-)
-SOURCE_HOLES = metric(
-    Counter,
-    "source_holes_total",
-    "kind",
-    "holes",
-    "Gaps in the offsets: sought = read again, real = no record there, retention = records deleted unread.",
-    "real and retention should stay 0, see LoopwardenSourceHoles.",
-)
-EVENTS_REPLAYED = metric(
-    Counter,
-    "events_replayed_total",
-    "kind",
-    "steps",
-    "Steps that came again and were skipped, by the reader's position or by the offset in their run's snapshot.",
-    "Bursts at a rebalance are normal. Without one, a runtime sends everything twice.",
-)
-PARTITION_OWNED = metric(
-    Gauge,
-    "partition_owned",
-    "partition",
-    "1",
-    "1 for each partition of the steps that this worker owns.",
-    "A partition that nobody owns is not watched, see LoopwardenDetectorStopped.",
-)
 # What is kept.
 CHECKPOINT = metric(
     Histogram,
@@ -139,7 +40,7 @@ CHECKPOINT = metric(
     "seconds",
     "Time to write the changed runs and commit.",
     "Near the interval between checkpoints: the broker is slow, or too many runs change.",
-    _LATENCY,
+    LATENCY,
 )
 CHECKPOINT_FAILURES = metric(
     Counter,
@@ -239,7 +140,7 @@ DETECTION_LATENCY = metric(
     "seconds",
     "From the time of the deciding step, by the clock of its source, to the decision.",
     "Objective: 99 % within 2.5 s. Follows step_lag.",
-    _LATENCY,
+    LATENCY,
 )
 COMMANDS = metric(
     Counter,
@@ -254,8 +155,43 @@ COMMANDS_SUPPRESSED = metric(
     "commands_suppressed_total",
     "reason",
     "commands",
-    "Verdicts that led to no command: shadow by policy or because the step was too old, warn above a nudge.",
-    "shadow rises although the policy does not say so: the detector is far behind, see its lag.",
+    "What led to no command: verdicts in shadow, by policy or because the step was too old, and above a nudge in warn; "
+    "kill_budget: kills beyond the blast radius.",
+    "shadow rises although the policy does not say so: the detector is far behind. kill_budget: see "
+    "LoopwardenKillsSuppressed.",
+)
+COMMANDS_RESENT = metric(
+    Counter,
+    "commands_resent_total",
+    "",
+    "commands",
+    "Kills and pauses that went out once more because nobody had answered.",
+    "Rises: runtimes are gone, or do not read the command topic.",
+)
+COMMAND_ALARMS = metric(
+    Counter,
+    "command_alarms_total",
+    "reason",
+    "commands",
+    "Kills and pauses that do not land; each is a verdict of the rule landing.",
+    "Must be 0: see LoopwardenCommandsNotLanding.",
+)
+KILLS_CONFIRMED = metric(
+    Counter,
+    "kills_confirmed_total",
+    "",
+    "kills",
+    "Kills whose last run was confirmed dead.",
+    "Far below the kills that were issued: runtimes stop late or not at all, see commands_open.",
+)
+OPEN_ORDERS = metric(
+    Gauge,
+    "commands_open",
+    "state",
+    "runs",
+    "Runs with a kill or pause that has not landed, by how far it came: sent, received, applied, unconfirmed; "
+    "withheld = kept back by the blast radius.",
+    "unconfirmed: the code of the run still works, so end its process.",
 )
 COMMAND_ACKS = metric(
     Counter,
@@ -273,7 +209,7 @@ COMMAND_LATENCY = metric(
     "seconds",
     "From the append of a command to its application, as the runtime measured it.",
     "Objective: 99.9 % within 1 s. High: the control consumer of a runtime is starved.",
-    _LATENCY,
+    LATENCY,
 )
 STEPS_AFTER_KILL = metric(
     Counter,
@@ -379,6 +315,7 @@ CLOSED: Final[tuple[tuple[MetricSpec[Counter], tuple[str, ...]], ...]] = (
     (RECOVERY_FAULTS, get_args(RecoveryFault)),
     (EVICTIONS, get_args(EvictionReason)),
     (COMMANDS_SUPPRESSED, get_args(SuppressionReason)),
+    (COMMAND_ALARMS, ALARMS),
     (COMMAND_ACKS, (*ACK_STATUSES, OTHER)),
     (TOOL_SUMS_DROPPED, get_args(DroppedSum)),
     (LABEL_OVERFLOW, ("tenant", "tool", "reason", "status")),

@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
 from loopwarden import __version__
+from loopwarden_detectors.ladder import Alarm
 from loopwarden_detectors.tool_fleet import RULES
 from loopwarden_detectors.watch import DETECTORS
 from loopwarden_models.acks import ACK_STATUSES
@@ -25,6 +26,7 @@ from loopwarden_models.errors import REASONS
 from loopwarden_models.patterns import LEVEL_NAMES, Level
 from loopwarden_models.verdicts import Verdict
 from loopwarden_streams import metric_catalogue as of
+from loopwarden_streams import metric_intake as intake
 from loopwarden_streams.metric_labels import OTHER, LabelFold
 from loopwarden_streams.metric_spec import MetricSpec
 
@@ -90,54 +92,54 @@ class Metrics:
         if now - self._reranked >= RERANK_SECONDS:
             self._reranked = now
             self._rerank()
-        self._child(of.STEPS_CONSUMED, self._tenant(tenant, n), source).inc(n)
+        self._child(intake.STEPS_CONSUMED, self._tenant(tenant, n), source).inc(n)
 
     def count_ignored(self, reason: of.IgnoredReason, n: int = 1) -> None:
         """Count steps that were read and not applied."""
-        self._child(of.STEPS_IGNORED, reason).inc(n)
+        self._child(intake.STEPS_IGNORED, reason).inc(n)
 
     def count_tool_calls(self, calls: Mapping[tuple[str, str], int]) -> None:
         """Count finished calls of one batch, by (tenant, tool)."""
         for (tenant, tool), n in calls.items():
             name = self._tenant(tenant)
-            self._child(of.TOOL_CALLS, name, self._tool(name, tool, n)).inc(n)
+            self._child(intake.TOOL_CALLS, name, self._tool(name, tool, n)).inc(n)
 
     def count_dead_letter(self, reason: str, n: int = 1) -> None:
         """Count records that went to the dead-letter topic; `reason` is one of `loopwarden_models.errors.REASONS`."""
-        self._child(of.DEAD_LETTERS, self._closed("reason", reason, REASONS)).inc(n)
+        self._child(intake.DEAD_LETTERS, self._closed("reason", reason, REASONS)).inc(n)
 
     def count_dead_letters_dropped(self, n: int = 1) -> None:
         """Count refused records of which only the positions were kept, because the limit was reached."""
-        self._child(of.DEAD_LETTERS_DROPPED).inc(n)
+        self._child(intake.DEAD_LETTERS_DROPPED).inc(n)
 
     def observe_step_lag(self, seconds: float) -> None:
         """Note the age of the newest step of a batch; a clock that runs ahead counts as 0."""
-        self._child(of.STEP_LAG).observe(max(0.0, seconds))
+        self._child(intake.STEP_LAG).observe(max(0.0, seconds))
 
     def set_lag(self, topic: str, partition: int, *, records: int, commit_age_seconds: float) -> None:
         """Set how far a partition is behind, and since when its committed offset stands still (0 without lag)."""
-        self._child(of.CONSUMER_LAG, topic, str(partition)).set(records)
-        self._child(of.COMMIT_AGE, topic, str(partition)).set(commit_age_seconds)
+        self._child(intake.CONSUMER_LAG, topic, str(partition)).set(records)
+        self._child(intake.COMMIT_AGE, topic, str(partition)).set(commit_age_seconds)
 
     def set_broken(self, topic: str, partition: int, is_broken: bool) -> None:
         """Set whether most records of a partition are refused."""
-        self._child(of.BROKEN_STREAM, topic, str(partition)).set(is_broken)
+        self._child(intake.BROKEN_STREAM, topic, str(partition)).set(is_broken)
 
     def set_owned(self, partitions: Iterable[int]) -> None:
         """Set which partitions this worker owns from now on; the series of all others end."""
         owned = {str(partition) for partition in partitions}
-        for spec in (of.PARTITION_OWNED, of.CONSUMER_LAG, of.COMMIT_AGE, of.BROKEN_STREAM):
+        for spec in (intake.PARTITION_OWNED, intake.CONSUMER_LAG, intake.COMMIT_AGE, intake.BROKEN_STREAM):
             self._remove(spec, lambda labels: labels[-1] not in owned)
         for partition in owned:
-            self._child(of.PARTITION_OWNED, partition).set(1)
+            self._child(intake.PARTITION_OWNED, partition).set(1)
 
     def count_hole(self, kind: of.HoleKind, n: int = 1) -> None:
         """Count gaps in the offsets of a source."""
-        self._child(of.SOURCE_HOLES, kind).inc(n)
+        self._child(intake.SOURCE_HOLES, kind).inc(n)
 
     def count_replayed(self, kind: of.ReplayKind, n: int = 1) -> None:
         """Count steps that came again and were skipped."""
-        self._child(of.EVENTS_REPLAYED, kind).inc(n)
+        self._child(intake.EVENTS_REPLAYED, kind).inc(n)
 
     # What is kept.
 
@@ -214,6 +216,27 @@ class Metrics:
     def count_step_after_kill(self, tenant: str, n: int = 1) -> None:
         """Count steps that began after their run's stop was applied."""
         self._child(of.STEPS_AFTER_KILL, self._tenant(tenant)).inc(n)
+
+    def count_suppressed(self, reason: of.SuppressionReason) -> None:
+        """Count a command that was decided and kept back."""
+        self._child(of.COMMANDS_SUPPRESSED, reason).inc()
+
+    def count_resent(self) -> None:
+        """Count a command that went out once more because nobody answered."""
+        self._child(of.COMMANDS_RESENT).inc()
+
+    def count_alarm(self, reason: Alarm) -> None:
+        """Count a command that does not land, which a person must know of."""
+        self._child(of.COMMAND_ALARMS, reason).inc()
+
+    def count_kill_confirmed(self) -> None:
+        """Count a kill whose last run is known to be dead."""
+        self._child(of.KILLS_CONFIRMED).inc()
+
+    def set_open_orders(self, orders: Mapping[str, int]) -> None:
+        """Set how many orders to stop have come how far; a state that is not named has none."""
+        for state in get_args(of.OrderState):
+            self._child(of.OPEN_ORDERS, state).set(orders.get(state, 0))
 
     # The breakers of tools.
 
@@ -326,7 +349,7 @@ class Metrics:
                     self._remove(spec, lambda labels, gone=tenant: labels[0] == gone)  # type: ignore[misc]  # mypy does not infer a lambda with a default
         for tenant, tools in self._tools.items():
             for tool in tools.rerank():
-                for spec in (of.TOOL_CALLS, of.BREAKER_TRANSITIONS):
+                for spec in (intake.TOOL_CALLS, of.BREAKER_TRANSITIONS):
                     self._remove(spec, lambda labels, gone=(tenant, tool): labels[:2] == gone)  # type: ignore[misc]  # as above
 
 

@@ -18,7 +18,6 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from loopwarden_detectors.ladder import Decision, Order
-from loopwarden_detectors.tool_block import Block
 from loopwarden_models.codec import encode
 from loopwarden_models.commands import Command, EvidenceRange, Reason
 from loopwarden_models.control_state import (
@@ -91,7 +90,7 @@ class Outbox:
         ]
         waiting = self._outstanding[partition.number]
         try:
-            await self._issue(partition, commands, [found.block for found, _ in decisions if found.block], waiting)
+            await self._issue(partition, decisions, commands, waiting)
             if letters:
                 topic = self._settings.topic("dead-letter")
                 waiting.extend(await write_batch(self._bulk, topic, partition.number, letters))
@@ -252,8 +251,8 @@ class Outbox:
     async def _issue(
         self,
         partition: Partition,
+        decisions: Sequence[tuple[Decision, int]],
         commands: Sequence[Command],
-        blocks: Sequence[Block],
         waiting: deque[asyncio.Future[Any]],
     ) -> None:
         """Hand commands over at once, those of one control partition in one request.
@@ -263,36 +262,16 @@ class Outbox:
         """
         records: defaultdict[int, list[Out]] = defaultdict(list)
         orders: defaultdict[int, list[Out]] = defaultdict(list)
-        for block in blocks:
-            # Before the kills: of two records of one run the later one binds.
-            record = RunRecord(
-                v=1,
-                key=run_record_key(block.tenant, block.run_id),
-                version=_version(partition),
-                state="open",
-                incarnation=block.incarnation,
-                reason=_cut(block.reason),
-                blocked_tools=[BlockedTool(one.tool, one.until_ms, one.verdict_id) for one in block.tools],
-            )
-            records[self._control_partition(block.tenant)].append(
-                Out(record.key.encode(), self._encode_control(record))
-            )
+        issued = {command.command_id: command for command in commands}
+        for found, _ in decisions:
+            # In their order: of two records of one run the later one binds.
+            record = _record(partition, found, issued)
+            if record is not None:
+                tenant = record.key.partition("|")[0]
+                records[self._control_partition(tenant)].append(Out(record.key.encode(), self._encode_control(record)))
         for command in commands:
             number = self._control_partition(command.tenant)
-            key = f"{command.tenant}|{command.run_id}".encode()
-            orders[number].append(Out(key, self._encode_control(command)))
-            if command.type == "kill_run":
-                record = RunRecord(
-                    v=1,
-                    key=run_record_key(command.tenant, command.run_id),
-                    version=_version(partition),
-                    state="kill_wanted",
-                    incarnation=command.incarnation,
-                    command_id=command.command_id,
-                    expires_at_ms=command.expires_at_ms,
-                    reason=command.reason,
-                )
-                records[number].append(Out(record.key.encode(), self._encode_control(record)))
+            orders[number].append(Out(f"{command.tenant}|{command.run_id}".encode(), self._encode_control(command)))
         for topic, outgoing in (("control.state", records), ("control.commands", orders)):
             for number, out in outgoing.items():
                 waiting.extend(await write_batch(self._control, self._settings.topic(topic), number, out))
@@ -308,7 +287,8 @@ class Outbox:
         )
 
     def _command(self, partition: Partition, order: Order, first_offset: int, offset: int) -> Command:
-        now_ms = int(time.time() * 1000)
+        # Sent once more, it is the same command, and dies when the first one does.
+        now_ms = int(time.time() * 1000) if order.issued_at_ms is None else order.issued_at_ms
         return Command(
             v=1,
             command_id=order.command_id,
@@ -342,6 +322,42 @@ class Outbox:
 
     def _partition_of_tenant(self, tenant: str) -> int:
         return control_partition(tenant, self._settings.control_partitions)
+
+
+def _record(partition: Partition, decision: Decision, issued: Mapping[str, Command]) -> RunRecord | None:
+    """Return what the record of a run has to say because of a decision, if anything."""
+    block, change, order = decision.block, decision.record, decision.order
+    if block is not None:
+        return RunRecord(
+            v=1,
+            key=run_record_key(block.tenant, block.run_id),
+            version=_version(partition),
+            state="open",
+            incarnation=block.incarnation,
+            reason=_cut(block.reason),
+            blocked_tools=[BlockedTool(one.tool, one.until_ms, one.verdict_id) for one in block.tools],
+        )
+    if change is not None:
+        return RunRecord(
+            v=1,
+            key=run_record_key(change.tenant, change.run_id),
+            version=_version(partition),
+            state=change.state,
+            command_id=change.command_id,
+        )
+    if order is None or order.type != "kill_run":
+        return None
+    command = issued[order.command_id]
+    return RunRecord(
+        v=1,
+        key=run_record_key(command.tenant, command.run_id),
+        version=_version(partition),
+        state="killed" if order.is_in_force else "kill_wanted",
+        incarnation=command.incarnation,
+        command_id=command.command_id,
+        expires_at_ms=None if order.is_in_force else command.expires_at_ms,
+        reason=command.reason,
+    )
 
 
 async def _settle(future: asyncio.Future[Any], waiting: deque[asyncio.Future[Any]]) -> None:

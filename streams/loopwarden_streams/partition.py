@@ -33,10 +33,12 @@ class Partition:
         dirty_from: A tree whose newest step is at this offset or above is in `dirty` already.
         marks: Mark of the last saved snapshot of each key. `xor`: over all of them.
         timed: Keys of trees with a wall-clock limit of their own.
+        landing: Keys of trees with an order that is out and has not landed; some that have are still among them.
         watermark_ms: Newest event time seen. The partition's clock goes on from there while nothing comes.
         watermark_at: `time.monotonic()` when it moved.
         progress_at: `time.monotonic()` when `next_offset` of any source last moved.
-        caught_up_at: `time.monotonic()` when the broker last said that no step is left to read.
+        caught_up_at: `time.monotonic()` when the broker last said that no step is left to read. `answered_at`: the
+            same of acknowledgements.
         covered: By source, the newest offset that a checkpoint made durable. `covered_at`: `time.monotonic()` of it.
         is_saved: A position record of this epoch is in the changelog, so that nobody takes the epoch again.
         replay_until: End of the steps when this ownership began: below it, steps may come that were judged before.
@@ -60,10 +62,12 @@ class Partition:
     marks: dict[bytes, int] = field(default_factory=dict)
     xor: int = 0
     timed: set[bytes] = field(default_factory=set)
+    landing: set[bytes] = field(default_factory=set)
     watermark_ms: int = 0
     watermark_at: float = field(default_factory=time.monotonic)
     progress_at: float = field(default_factory=time.monotonic)
     caught_up_at: float = float("-inf")
+    answered_at: float = float("-inf")
     covered: dict[str, int] = field(default_factory=dict)
     covered_at: float = field(default_factory=time.monotonic)
     is_saved: bool = False
@@ -134,6 +138,7 @@ class Partition:
         del self.trees[key]
         self.dirty.discard(key)
         self.timed.discard(key)
+        self.landing.discard(key)
         self.dead.add(key)
 
     def position(self, upto: dict[str, int]) -> Position:

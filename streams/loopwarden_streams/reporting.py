@@ -99,7 +99,11 @@ def report_decisions(metrics: Metrics, decisions: Sequence[tuple[Decision, int]]
         verdict = decision.verdict
         if verdict is not None:
             metrics.count_verdict(verdict)
-            metrics.observe_detection(verdict.detector, now_s - verdict.at_ms / 1000)
+            if decision.alarm is not None:
+                metrics.count_alarm(decision.alarm)
+                log.error("run %s (tenant %s): %s", verdict.run_id, verdict.tenant, verdict.evidence.note)
+            else:
+                metrics.observe_detection(verdict.detector, now_s - verdict.at_ms / 1000)
         block = decision.block
         if block is not None:
             metrics.count_command(block.tenant, "block_tool", "enforce", block.reason.detector)
@@ -110,7 +114,12 @@ def report_decisions(metrics: Metrics, decisions: Sequence[tuple[Decision, int]]
                 ", ".join(one.tool for one in block.tools),
                 block.reason.note or "",
             )
+    again = {found.order.command_id for found, _ in decisions if found.order and found.order.issued_at_ms is not None}
     for command in commands:
+        if command.command_id in again:
+            metrics.count_resent()
+            log.warning("%s of run %s is sent once more: nobody answered", command.command_id, command.run_id)
+            continue
         detector = command.reason.detector if command.reason is not None else ""
         metrics.count_command(command.tenant, command.type, command.mode, detector)
         log.info(

@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
+from loopwarden_detectors import landing
 from loopwarden_detectors.ladder import Decision
 from loopwarden_detectors.watch import tick
 from loopwarden_models.policy import Policy
 from loopwarden_streams.breakers import Breakers
+from loopwarden_streams.dispatch import Dispatch
 from loopwarden_streams.metrics import Metrics
-from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import STEPS, Partition
-from loopwarden_streams.reporting import report_decisions
 from loopwarden_streams.settings import Settings
 
 # A tick looks at this share of a partition's runs for expiry, so that all are seen within a minute of ticks.
@@ -39,7 +39,7 @@ class Ticker:
         settings: Settings,
         policy: Policy,
         partitions: Mapping[int, Partition],
-        outbox: Outbox,
+        dispatch: Dispatch,
         breakers: Breakers,
         metrics: Metrics,
     ) -> None:
@@ -47,7 +47,7 @@ class Ticker:
         self._settings = settings
         self._policy = policy
         self._partitions = partitions
-        self._outbox = outbox
+        self._dispatch = dispatch
         self._breakers = breakers
         self._metrics = metrics
         self._sweeps: dict[int, Iterator[bytes]] = {}
@@ -66,8 +66,7 @@ class Ticker:
                 decisions = self._judge(partition)
                 self._expire(partition)
                 if decisions:
-                    commands = await self._outbox.publish(partition, decisions, ())
-                    report_decisions(self._metrics, decisions, commands)
+                    await self._dispatch.send(partition, decisions)
                 await self._breakers.tick(partition)
         self._evict()
         self._breakers.report(self._partitions)
@@ -76,21 +75,39 @@ class Ticker:
     def _judge(self, partition: Partition) -> list[tuple[Decision, int]]:
         clock_ms = partition.clock_ms()
         is_current = self._asks_for_silence(partition)
+        decisions = self._look_at_orders(partition, clock_ms)
         keys = list(partition.trees if self._policy.has_wall_clock else partition.timed)
         if is_current and not self._policy.has_wall_clock:
             keys += self._quiet(partition, clock_ms)
-        if not keys:
-            return []
-        oldest_ms = time.time() * 1000 - self._settings.max_action_age_ms
-        act = not self._settings.max_action_age_ms or clock_ms >= oldest_ms
-        offset = max(partition.next_offset[STEPS] - 1, 0)
-        decisions: list[tuple[Decision, int]] = []
+        act, offset = self._acts_at(clock_ms), _offset_of(partition)
         for key in keys:
             found = tick(partition.trees[key], clock_ms, self._policy, act=act, is_current=is_current)
             if found:
                 partition.dirty.add(key)
                 decisions.extend((decision, offset) for decision in found)
         return decisions
+
+    def _look_at_orders(self, partition: Partition, clock_ms: int) -> list[tuple[Decision, int]]:
+        """Look at what was ordered and has not landed, if every answer was read: else it may be there already."""
+        is_answered = not partition.is_replaying and time.monotonic() - partition.answered_at < CURRENT_S
+        if not partition.landing or not is_answered:
+            return []
+        act, offset = self._acts_at(clock_ms), _offset_of(partition)
+        decisions: list[tuple[Decision, int]] = []
+        for key in list(partition.landing):
+            tree = partition.trees[key]
+            if not landing.is_waited_for(tree):
+                partition.landing.discard(key)
+                continue
+            found = landing.look(tree, clock_ms, self._policy, act=act)
+            if found:
+                partition.dirty.add(key)
+                decisions.extend((decision, offset) for decision in found)
+        return decisions
+
+    def _acts_at(self, clock_ms: int) -> bool:
+        oldest_ms = time.time() * 1000 - self._settings.max_action_age_ms
+        return not self._settings.max_action_age_ms or clock_ms >= oldest_ms
 
     def _asks_for_silence(self, partition: Partition) -> bool:
         """Return whether it is the partition's turn, and everything that runs have said was read."""
@@ -158,8 +175,23 @@ class Ticker:
             return
         self._report_at = now + REPORT_EVERY_S
         active: dict[str, int] = {}
+        live: dict[str, int] = {}
+        orders: dict[str, int] = {}
         for partition in self._partitions.values():
             for tree in partition.trees.values():
                 active[tree.tenant] = active.get(tree.tenant, 0) + len(tree.runs)
+                for run in tree.runs.values():
+                    if not run.is_over:
+                        live[tree.tenant] = live.get(tree.tenant, 0) + 1
+            for key in partition.landing:
+                for state in landing.open_orders(partition.trees[key]):
+                    orders[state] = orders.get(state, 0) + 1
         self._metrics.set_active_runs(active)
+        self._metrics.set_open_orders(orders)
+        self._dispatch.set_live(live)
         self._metrics.set_state_entries("runs", sum(len(partition.trees) for partition in self._partitions.values()))
+
+
+def _offset_of(partition: Partition) -> int:
+    """Return the offset that stands for a tick: that of the newest step."""
+    return max(partition.next_offset[STEPS] - 1, 0)

@@ -220,11 +220,15 @@ def plain(verdict: Event) -> Event:
 def heard(verdicts: Iterable[Event], commands: Iterable[Event]) -> Said:
     """Return what came out of the topics, each id once.
 
+    Without the rule landing: what is said of orders that nobody answers hangs on how long the test takes.
+
     Raises:
         AssertionError: Two records of one id do not say the same: a receiver that keeps one of them is wrong.
     """
     said = Said({}, {})
     for verdict in verdicts:
+        if verdict["detector"] == "landing":
+            continue
         own = plain(verdict)
         kept = said.verdicts.setdefault(own["verdict_id"], own)
         assert kept == own, f"one id, two verdicts:\n{kept}\n{own}"

@@ -42,6 +42,9 @@ STOP_S = 40.0  # the worker gives itself 25 s
 DECISIONS = " loopwarden.decisions: "
 WORKER = ("-m", "loopwarden_streams.cli", "worker")
 
+# Fleets of looping runs are killed to the last one here: what limits that has tests of its own.
+BOUNDLESS = "blast_radius: {kills_per_min: 1000000, kills_per_min_total: 1000000, killed_percent: 100}\n"
+
 # Checkpoints ten times as often as in production: a test waits for commits, not for the clock.
 FAST: Mapping[str, Any] = {"checkpoint_ms": 300, "tick_ms": 200, "log_format": "text", "start_at": "earliest"}
 
@@ -185,7 +188,7 @@ class Deployment:
         directory: Path,
         *,
         partitions: int = 4,
-        policy: str = "",
+        policy: str = BOUNDLESS,
         topics: Mapping[str, NewTopicSpec] | None = None,
         **settings: Any,
     ) -> None:

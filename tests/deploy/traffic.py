@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
+from loopwarden_detectors.ladder import ALARMS
 from loopwarden_detectors.tool_fleet import RULES
 from loopwarden_models.acks import ACK_STATUSES
 from loopwarden_models.errors import REASONS
@@ -14,6 +15,7 @@ from loopwarden_streams.metric_catalogue import (
     EvictionReason,
     HoleKind,
     IgnoredReason,
+    OrderState,
     RecoveryFault,
     ReplayKind,
 )
@@ -78,6 +80,12 @@ def fill(metrics: Metrics) -> None:
     for status in ACK_STATUSES:
         metrics.count_ack(status, 12.0)
     metrics.count_ack("melted")
+    for alarm in ALARMS:
+        metrics.count_alarm(alarm)
+    metrics.count_resent()
+    metrics.count_kill_confirmed()
+    metrics.count_suppressed("kill_budget")
+    metrics.set_open_orders(dict.fromkeys(get_args(OrderState), 1))
 
 
 def _fill_pipeline(metrics: Metrics) -> None:

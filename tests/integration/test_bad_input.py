@@ -270,7 +270,7 @@ def test_no_bytes_stop_a_partition_or_cost_a_good_record(
     for place, record in sorted(bad, key=lambda each: each[0], reverse=True):
         mixed.insert(place, record)
     settings = Settings(max_action_age_ms=0)
-    ingest = Ingest(Mock(), settings, ENFORCE, {}, Mock(), Mock(), Metrics())
+    ingest = Ingest(Mock(), settings, ENFORCE, {}, Mock(), Mock(), Metrics(), Mock())
     partition = Partition(number=0, epoch=1, next_offset={STEPS: 0, ACKS: 0})
 
     decisions, refused = ingest._judge(

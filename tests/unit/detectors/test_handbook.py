@@ -32,7 +32,7 @@ NOT_OF_THE_POLICY = {"100"}
 
 def numbers() -> Iterator[tuple[str, Any]]:
     """Yield the path and the default of every number in the policy that a rule or the ladder reads."""
-    for part in (*RULES, "ladder"):
+    for part in (*RULES, "ladder", "blast_radius"):
         config = getattr(DEFAULT_POLICY, part)
         for field in msgspec.structs.fields(config):
             value = getattr(config, field.name)

@@ -112,3 +112,45 @@ def test_a_combination_of_layers_is_checked_when_it_is_loaded() -> None:
 
     with pytest.raises(ConfigError, match=r"agents\.coder: exact_repeat"):
         Policy.from_builtins({"tenants": {"acme": tenant}, "agents": {"coder": agent}})
+
+
+# -- a part of the runs
+
+
+PARTIAL = {"mode": "enforce", "blast_radius": {"enforce_share": 0.3}, "cycle": {"mode": "shadow"}}
+
+
+def test_enforce_applies_to_a_part_of_the_runs() -> None:
+    """By a hash of the root run: the same run decides the same way each time, also in another process."""
+    policy = Policy.from_builtins(PARTIAL)
+    modes = {f"r{n}": policy.of("acme", "", f"r{n}").mode_of("exact_repeat") for n in range(2_000)}
+
+    assert set(modes.values()) == {"enforce", "warn"}
+    assert 500 < sum(mode == "enforce" for mode in modes.values()) < 700
+    assert modes["r5"] == Policy.from_builtins(PARTIAL).of("acme", "x", "r5").mode_of("exact_repeat")
+    assert {policy.of("acme", "", f"r{n}").mode_of("cycle") for n in range(50)} == {"shadow"}
+
+
+def test_who_is_in_a_share_is_in_every_larger_one() -> None:
+    """A roll-out goes on with the runs that it began with."""
+
+    def enforced(share: float) -> set[int]:
+        policy = Policy.from_builtins({"mode": "enforce", "blast_radius": {"enforce_share": share}})
+        return {n for n in range(500) if policy.of("acme", "", f"r{n}").mode == "enforce"}
+
+    assert enforced(0.0) == set() < enforced(0.05) < enforced(0.5) < enforced(1.0)
+
+
+def test_a_share_holds_for_what_tenants_and_tools_enforce() -> None:
+    """Whoever said `enforce`: the rest of the runs is warned."""
+    policy = Policy.from_builtins(
+        {
+            "tenants": {"acme": {"mode": "enforce", "blast_radius": {"enforce_share": 0.0}}},
+            "tools": {"search": {"exact_repeat": {"mode": "enforce"}}},
+        }
+    )
+
+    assert policy.of("acme", "", "r1").mode == "warn"
+    assert policy.of("acme", "", "r1").for_tool("search").mode_of("exact_repeat") == "warn"
+    assert policy.of("globex", "", "r1").for_tool("search").mode_of("exact_repeat") == "enforce"
+    assert policy.of("acme", "").mode == "enforce"

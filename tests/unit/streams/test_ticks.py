@@ -13,8 +13,8 @@ from loopwarden_detectors.run_state import TreeState
 from loopwarden_models.events import AnyStep
 from loopwarden_models.policy import Policy
 from loopwarden_streams.breakers import Breakers
+from loopwarden_streams.dispatch import Dispatch
 from loopwarden_streams.metrics import Metrics
-from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import Partition
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.ticks import CURRENT_S, SILENCE_TICKS, Ticker
@@ -24,19 +24,23 @@ MINUTE = 60_000
 
 
 class Said:
-    """An outbox that keeps what it was given."""
+    """Keeps what would be sent."""
 
     def __init__(self) -> None:
         """Keep nothing yet."""
         self.levels: list[str] = []
         self.runs: set[str] = set()
+        self.live: dict[str, int] = {}
 
-    async def publish(self, _: Partition, decisions: list[tuple[Decision, int]], __: object) -> dict[str, int]:
+    async def send(self, _: Partition, decisions: list[tuple[Decision, int]]) -> None:
         """Keep the verdicts."""
         found = [decision.verdict for decision, _ in decisions if decision.verdict is not None]
         self.levels += [verdict.level for verdict in found if verdict.episode]
         self.runs |= {verdict.run_id for verdict in found}
-        return {}
+
+    def set_live(self, live: dict[str, int]) -> None:
+        """Keep how many runs are alive."""
+        self.live = live
 
 
 class Still:
@@ -75,7 +79,7 @@ def ticked(partition: Partition, policy: Policy = POLICY, *, ticks: int = SILENC
         Settings(**{"max_action_age_ms": 0, "run_ttl_ms": 10**12} | settings),
         policy,
         {partition.number: partition},
-        cast("Outbox", said),
+        cast("Dispatch", said),
         cast("Breakers", Still()),
         Metrics(),
     )
