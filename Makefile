@@ -55,6 +55,7 @@ bench: $(STAMP) ## measure speed, memory and latency on Apache Kafka; prints a t
 
 docs: $(STAMP) ## generate what is generated in docs/
 	$(BIN)/python -m loopwarden_streams.schema_docs --write
+	$(BIN)/python -m loopwarden_streams.rule_docs --write
 	$(BIN)/python -m loopwarden_streams.metrics > docs/metrics.md
 
 lock: $(STAMP) ## resolve the locked versions anew

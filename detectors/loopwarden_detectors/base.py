@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from msgspec import Struct
 
+from loopwarden_models.causes import CauseName
 from loopwarden_models.events import AnyStep, ToolEnd
 from loopwarden_models.patterns import Level
 from loopwarden_models.policy import Policy
@@ -125,6 +126,8 @@ class Finding(Struct, frozen=True, kw_only=True, gc=False):
         is_of_tree: The finding is about the whole tree, whichever of its runs made the step.
         limit: For budgets, the name of the limit; `used` and `allowed` in its unit.
         note: One sentence for people; never content of the run.
+        effect: Declared effect of the call that repeats, where the rule knows that it repeats with its answer.
+        cause: What the rule itself saw of the cause; see `causes.probable_cause`.
     """
 
     detector: str
@@ -145,6 +148,8 @@ class Finding(Struct, frozen=True, kw_only=True, gc=False):
     used: float | None = None
     allowed: float | None = None
     note: str = ""
+    effect: str = ""
+    cause: CauseName | None = None
 
 
 def grade(

@@ -10,10 +10,12 @@ from msgspec import Struct, field
 from loopwarden_detectors.base import REFUSED, WATCHED, WATCHES_DENIALS, Call, Finding
 from loopwarden_detectors.identity import call_id_key
 from loopwarden_detectors.refusals import RefusalState, count_refusal, finding_of, forgive
+from loopwarden_detectors.tool_block import block_of
 from loopwarden_models.hashes import stable_key
 
 if TYPE_CHECKING:
     from loopwarden_detectors.run_state import RunState
+    from loopwarden_detectors.tool_block import ToolBlock
     from loopwarden_models.events import ApprovalEnd
     from loopwarden_models.policy import Policy
 
@@ -73,8 +75,11 @@ class Denied:
         refusals = _refusals_of(run, _policy_key(f"{outcome} {by}"))
         if not count_refusal(refusals, run, call.round, step.seq, call.offset):
             return None
-        note = f"{call.tool} was {outcome}; calls refused by the same rule: " + "{count}"
-        return finding_of(run, policy, policy.denied, refusals, (self.name, self.pattern), (call.tool,), note)
+        block = block_of(run, call.tool) if outcome == "blocked" else None
+        why, cause = ("", None) if block is None else (_why(block), block.cause)
+        note = f"{call.tool} was {outcome}{why}; calls refused by the same rule: " + "{count}"
+        names = self.name, self.pattern
+        return finding_of(run, policy, policy.denied, refusals, names, (call.tool,), note, cause)
 
     def observe_rejection(self, run: RunState, step: ApprovalEnd, policy: Policy, offset: int) -> Finding | None:
         """Judge a person's decision on a call, after `lifecycle.end_approval`."""
@@ -90,6 +95,11 @@ class Denied:
             return None
         note = "a person rejected a call; rejections so far: {count}"
         return finding_of(run, policy, policy.denied, refusals, (self.name, self.pattern), (), note)
+
+
+def _why(block: ToolBlock) -> str:
+    """Return the reason of a block, in words that a person can look up."""
+    return f" because of {block.pattern} ({block.detector} counted {block.count})" if block.pattern else ""
 
 
 def forget_denials(run: RunState) -> None:

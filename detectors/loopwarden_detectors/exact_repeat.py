@@ -116,6 +116,7 @@ class ExactRepeat:
             tools=(call.tool,),
             veto_after_seq=state.first_seq,
             note=f"{call.tool} was called {count} times in a row with the same arguments{answers}",
+            effect="" if state.is_bare else call.effect,
         )
 
 

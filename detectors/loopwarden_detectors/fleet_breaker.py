@@ -309,5 +309,8 @@ def _said(
             tools=[tool.tool],
             note=note[:512],
         ),
+        recovery="circuit_breaker" if level == "break" else None,
+        recovery_level="L3" if level == "break" else None,  # L2 shuts it to one run, L3 to all
+        probable_cause="tool_down" if level == "break" else None,
     )
     return Transition(verdict=verdict, is_change=is_change, before=before, after=after, held_back=held_back)

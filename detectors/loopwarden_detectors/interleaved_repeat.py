@@ -98,6 +98,7 @@ class InterleavedRepeat:
             tools=(call.tool,),
             veto_after_seq=seq,
             note=f"{call.tool} was called {count} times among other calls, with the same arguments and the same answer",
+            effect=call.effect,
         )
 
 

@@ -18,13 +18,14 @@ from loopwarden_detectors.ladder_state import (
     may_stop,
 )
 from loopwarden_detectors.stops import StopState, bind, command_key, is_stopped, waiting_kill
+from loopwarden_detectors.telling import tell
 from loopwarden_detectors.tool_block import Block, blocked_with, may_be_blocked
 from loopwarden_models.commands import ANY_INCARNATION, CommandType, Reason
 from loopwarden_models.control_state import RunStateName
 from loopwarden_models.hashes import derived_id
 from loopwarden_models.ids import command_id, verdict_id
 from loopwarden_models.patterns import LEVEL_NAMES, Level, LevelName, Mode
-from loopwarden_models.verdicts import Evidence, Verdict
+from loopwarden_models.verdicts import Verdict
 
 if TYPE_CHECKING:
     from loopwarden_detectors.run_state import RunState, TreeState
@@ -249,7 +250,7 @@ def _next_block(tree: TreeState, run: RunState, one: _Seen, policy: Policy, now:
     # Not a rung of the commands: whether there is a block hangs on acknowledgements, and their ids must not.
     rung = f"block:{now}"
     own_id = derived_id("block", tree.tenant, one.run_id, one.incarnation, finding.detector, one.loop_id, rung)
-    tools = blocked_with(run, finding.tools, loop.blocked_until_ms, own_id, now)
+    tools = blocked_with(run, finding, loop.blocked_until_ms, own_id, now)
     return Block(
         tenant=tree.tenant,
         run_id=one.run_id,
@@ -316,6 +317,7 @@ def _reason(finding: Finding, now: int) -> Reason:
 
 def _said(tree: TreeState, one: _Seen, mode: Mode, now: int, seq: int, order: Order | None) -> Decision:
     loop, finding = one.loop, one.finding
+    is_again = loop.level >= NUDGE
     if one.level > loop.level:
         loop.level = int(one.level)
     if finding.level > loop.asked:
@@ -323,7 +325,9 @@ def _said(tree: TreeState, one: _Seen, mode: Mode, now: int, seq: int, order: Or
     loop.count = finding.count
     loop.verdicts += 1
     own_id = verdict_id(tree.tenant, one.run_id, one.incarnation, finding.detector, one.loop_id, loop.verdicts)
-    verdict = _record(tree, one, own_id, LEVEL_NAMES[one.level], mode, loop.verdicts, now, seq, order)
+    verdict = _record(
+        tree, one, own_id, LEVEL_NAMES[one.level], mode, loop.verdicts, now, seq, order, is_again=is_again
+    )
     return Decision(verdict=verdict, order=order, first_offset=finding.first_offset)
 
 
@@ -340,7 +344,7 @@ def _ordered(
 ) -> Decision:
     # A verdict of its own, whose id hangs on the order alone: when it is given depends on acknowledgements, and those
     # may be read at another moment after a crash.
-    verdict = _record(tree, one, own_id, level, one.mode, 0, now, seq, order)
+    verdict = _record(tree, one, own_id, level, one.mode, 0, now, seq, order, is_again=one.loop.nudges > 1)
     return Decision(verdict=verdict, order=order, block=block, first_offset=one.finding.first_offset)
 
 
@@ -357,34 +361,24 @@ def _record(
     now: int,
     seq: int,
     order: Order | None,
+    *,
+    is_again: bool,
 ) -> Verdict:
     finding = one.finding
-    return Verdict(
-        v=1,
+    return tell(
+        tree,
+        one.run,
+        finding,
         verdict_id=own_id,
-        tenant=tree.tenant,
         run_id=one.run_id,
-        root_run_id=tree.root_run_id,
         incarnation=one.incarnation,
-        at_ms=now,
-        detector=finding.detector,
-        pattern=finding.pattern,
+        loop_id=one.loop_id,
         level=level,
         mode=mode,
-        loop_id=one.loop_id,
         episode=episode,
-        evidence=Evidence(
-            count=finding.count,
-            threshold=finding.threshold,
-            first_seq=finding.first_seq,
-            last_seq=seq,
-            window_ms=max(0, now - finding.first_ms),
-            tools=list(finding.tools),
-            limit=finding.limit,
-            used=finding.used,
-            allowed=finding.allowed,
-            note=finding.note,
-        ),
+        at_ms=now,
+        seq=seq,
+        is_again=is_again,
         # Only a veto lowers what was asked; a verdict of its own (episode 0) says what was ordered.
         vetoed_from=LEVEL_NAMES[finding.level] if episode and one.level < finding.level else None,
         command_id=order.command_id if order is not None else None,

@@ -9,7 +9,9 @@ from loopwarden_detectors.base import KILL
 from loopwarden_detectors.budget import OwnBudget
 from loopwarden_detectors.denied import forget_denials
 from loopwarden_detectors.identity import call_id_key
+from loopwarden_detectors.insisting import insists
 from loopwarden_detectors.ladder import Decision, RecordChange
+from loopwarden_detectors.new_numbers import renumber
 from loopwarden_detectors.restart_loop import findings_of, fingerprint_of
 from loopwarden_detectors.rings import OTHER_TOOL, holds_key
 from loopwarden_detectors.run_state import (
@@ -148,7 +150,7 @@ def _start_incarnation(tree: TreeState, run: RunState, incarnation: str) -> None
     # A run that comes back from under a kill which nobody saw land goes on where it was: the first step that
     # continues the loop ends it again. Any other resume begins a segment.
     if is_killed_now(run):
-        run.renumber()
+        renumber(run)
     else:
         run.start_segment()
     run.incarnation = incarnation
@@ -157,6 +159,7 @@ def _start_incarnation(tree: TreeState, run: RunState, incarnation: str) -> None
     run.is_over = run.is_low_fidelity = False
     for loop in run.loops or ():
         loop.stops = 0
+    run.insist_seq = min(run.insist_seq, 0)  # the goal is the same, and `seq` begins anew
     run.open_calls = run.open_tools = None
     _end_waits(tree, run)
 
@@ -169,6 +172,8 @@ def start_run(tree: TreeState, run: RunState, step: RunStart, policy: Policy) ->
         run.agent = step.agent[:MAX_AGENT_CHARS]
     if step.runtime is not None and not run.host:
         hear_host(run, step.runtime)
+    if step.goal is not None:
+        run.insist_seq = step.seq if insists(step.goal) else -1
     run.is_over = False
     if not (run.calls or run.texts):
         pass  # nothing to forget: most runs start once

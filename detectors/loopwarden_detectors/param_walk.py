@@ -106,6 +106,7 @@ class ParamWalk:
             tools=(call.tool,),
             veto_after_seq=state.first_seq,
             note=f"{call.tool} found nothing with {count} different arguments",
+            cause=None if state.others_work else "impossible_goal",
         )
 
 

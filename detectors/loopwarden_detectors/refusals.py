@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from loopwarden_detectors.base import Call
     from loopwarden_detectors.run_state import RunState
     from loopwarden_models.call_rules import DeniedConfig, UnknownToolConfig
+    from loopwarden_models.causes import CauseName
     from loopwarden_models.policy import Policy
 
 
@@ -84,6 +85,7 @@ def finding_of(
     names: tuple[str, str],
     tools: tuple[str, ...],
     note: str,
+    cause: CauseName | None = None,
 ) -> Finding | None:
     """Return what a kind of refusals amounts to, `None` if that is nothing or no news.
 
@@ -98,6 +100,7 @@ def finding_of(
         names: Of detector and pattern.
         tools: Involved.
         note: For people; `{count}` is filled in.
+        cause: What stands behind it, if that is known.
     """
     level, threshold = grade(state.count, config.observe, config.nudge, None, config.kill)
     # As many without progress among them: nothing to veto. Else there was progress after the first.
@@ -116,5 +119,6 @@ def finding_of(
         first_offset=state.first_offset,
         tools=tools,
         veto_after_seq=veto_after_seq,
-        note=note.format(count=state.count),
+        note=note.replace("{count}", str(state.count)),
+        cause=cause,
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct, field
 
-from loopwarden_detectors.base import NONE, grade
+from loopwarden_detectors.base import NONE, NUDGE, grade
 from loopwarden_detectors.identity import set_key
 from loopwarden_detectors.normalise import replace_volatile
 from loopwarden_detectors.rings import MARK, WRITES
@@ -230,6 +230,9 @@ def _said(task: TaskState, turn: RunTurn, level: Level, threshold: int, mode: Mo
                 "failed, or did just what the run before them had done"
             )[:512],
         ),
+        # Nobody is advised, so whoever reads this decides.
+        recovery="ask_a_person" if level >= NUDGE else None,
+        recovery_level="L3" if level >= NUDGE else None,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from msgspec import Struct
 
 from loopwarden_detectors.base import WATCHED, WATCHES_STORM, WENT_WRONG, Call, Finding, grade
+from loopwarden_detectors.causes import cause_of_failure
 from loopwarden_detectors.identity import NEGATIVE_ANSWER
 from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.rings import GUARDED, KEPT_CALLS, POLLS, SILENT, UNDECLARED, UNPRODUCTIVE, WAITS
@@ -111,6 +112,7 @@ class RetryStorm:
             tools=(call.tool,),
             veto_after_seq=state.first_seq,
             note=f"{call.tool} failed and was called again with the same arguments, {count} times in a minute",
+            cause=cause_of_failure(call),
         )
 
 

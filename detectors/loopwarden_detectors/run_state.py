@@ -22,7 +22,7 @@ from loopwarden_detectors.frozen_poll import PollState
 from loopwarden_detectors.goal_drift import DriftState
 from loopwarden_detectors.ladder_state import LoopState
 from loopwarden_detectors.near_text import ROW as TEXT_ROW
-from loopwarden_detectors.near_text import NearTextState, renumbered
+from loopwarden_detectors.near_text import NearTextState
 from loopwarden_detectors.param_walk import WalkState
 from loopwarden_detectors.ping_pong import Talk
 from loopwarden_detectors.reflection import ReflectionState
@@ -120,6 +120,7 @@ class RunState(Struct, array_like=True, gc=False):
         parent_key: 32-bit key of the parent's run id, 0 for the root.
         host: The runtime that was heard of last, by its acknowledgements, else by `run_start`; for people.
         open_tools: Numbers of the tools of `open_calls`.
+        insist_seq: Step at which a goal was declared that tells the run never to give up, -1 = none.
     """
 
     incarnation: str
@@ -192,6 +193,7 @@ class RunState(Struct, array_like=True, gc=False):
     parent_key: int = 0
     host: str = ""
     open_tools: bytearray | None = None
+    insist_seq: int = -1
 
     def tool_number(self, tool: str) -> int:
         """Return the number of `tool` in this run's table, `OTHER_TOOL` if the table is full."""
@@ -240,36 +242,6 @@ class RunState(Struct, array_like=True, gc=False):
         for loop in self.loops or ():
             if not loop.is_limit:
                 loop.start_segment()
-
-    def renumber(self) -> None:
-        """Date what is remembered before the first step: `seq` begins anew, and what comes now is later."""
-        if self.exact_repeat is not None:
-            self.exact_repeat.first_seq = 0
-        if self.changing_repeat is not None:
-            self.changing_repeat.first_seq = 0
-        for error in self.same_error or ():
-            error.first_seq = 0
-        for sweep in self.resweep or ():
-            sweep.first_seq, sweep.progress_seq = 0, -1
-        if self.self_append is not None:
-            self.self_append.first_seq = self.self_append.last_seq = 0
-        for walk in self.param_walk or ():
-            walk.first_seq = 0
-        for state in (*(self.same_error_raw or ()), *(self.retry_storm or ())):
-            state.first_seq = 0
-        for refusals in (self.unknown_tool, *(self.denied.policies if self.denied is not None else ())):
-            if refusals is not None:
-                refusals.renumber()
-        for poll in self.frozen_poll or ():
-            poll.first_seq = 0
-        if self.same_output is not None:
-            self.same_output.first_seq = 0
-        self.texts = renumbered(self.texts)
-        for known in (self.sleep_only, self.reflection, self.text_chant, self.near_text, self.goal_drift):
-            if known is not None:
-                known.first_seq = 0
-        if self.context_rot is not None:
-            self.context_rot.first_seq = self.context_rot.seq = 0
 
     def forget_call(self, call_key: int) -> None:
         """Forget what was counted of one call: a person approved it."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import UNSET, Struct
 
 from loopwarden_detectors.base import ERRORS, WENT_WRONG, Call, Finding, grade
+from loopwarden_detectors.causes import cause_of_failure
 from loopwarden_detectors.identity import is_empty, tool_key
 from loopwarden_detectors.ladder_state import is_news
 from loopwarden_models.effects import FAILED, UNKNOWN, WRITE
@@ -141,6 +142,7 @@ class SameError:
             tools=(call.tool,),
             veto_after_seq=state.first_seq,
             note=f"{call.tool} failed {count} times with the same error",
+            cause=cause_of_failure(call),
         )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from msgspec import UNSET, Struct
 
 from loopwarden_detectors.base import REPEATED, Call, Finding, grade
+from loopwarden_detectors.causes import cause_of_failure
 from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.rings import KEPT_CALLS, UNPRODUCTIVE, WAITS
 from loopwarden_detectors.same_error import signature_of
@@ -105,6 +106,7 @@ class SameErrorRaw:
             tools=(call.tool,),
             veto_after_seq=state.first_seq,
             note=f"{call.tool} failed {state.count} times with exactly the same error, whatever was done in between",
+            cause=cause_of_failure(call),
         )
 
 

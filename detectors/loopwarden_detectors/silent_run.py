@@ -61,9 +61,9 @@ class SilentState(Struct, array_like=True, gc=False):
 class SilentRun:
     """Time without an event of a run that has not ended, and without a call in flight that may take so long.
 
-    A call may declare its own limit, in the policy (`tools: {train: {silent_run: {tool_limit_ms: …}}}`), or in its
-    arguments, as `timeout_s` or `sleep 3600`: then its once and twice count in place of the times below. What is found
-    in arguments only makes the run's time longer.
+    A call may declare its own limit, in the policy (`tools: {train: {silent_run: {tool_limit_ms: 5400000}}}`), or in
+    its arguments, as `timeout_s` or `sleep 3600`: then its once and twice count in place of the times below. What is
+    found in arguments only makes the run's time longer.
 
     A root, and a run that started others, is silent when nothing is heard of its whole tree: it may wait for them.
 

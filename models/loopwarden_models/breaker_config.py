@@ -26,6 +26,7 @@ class BreakerConfig(RuleConfig, frozen=True):
     window_ms: Annotated[int, Meta(ge=5_000, le=60_000)] = 30_000
     # judgement; public: Hystrix 20, Polly and Resilience4j 100, for services that are called far more often.
     min_calls: Repeats = 10
+    # Failures, of several runs and half of the calls, that are said and no more. judgement
     observe: Repeats = 3
     # public: 5 failures trip the breaker of Microsoft's toolkit, and Envoy's.
     min_failures: Repeats = 5
@@ -38,9 +39,11 @@ class BreakerConfig(RuleConfig, frozen=True):
     failures_in_a_row: Repeats = 20
     # What a call of the tool may take. None = nobody said, and no call is slow.
     slow_ms: Annotated[int, Meta(ge=1)] | None = None
+    # Part of the calls that took longer. judgement
     slow_percent: Percent = 80
     # public: Envoy 30 s, growing to 300 s.
     pause_ms: Milliseconds = 30_000
+    # public: Envoy 300 s.
     max_pause_ms: Milliseconds = 300_000
     # judgement; public: Resilience4j 10, Polly and Hystrix 1.
     probes: Repeats = 3

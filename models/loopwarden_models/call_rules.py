@@ -22,12 +22,14 @@ class ExactRepeatConfig(RuleConfig, frozen=True):
 
     rising: ClassVar[tuple[tuple[str, ...], ...]] = (("observe", "nudge", "break_at", "kill"),)
 
+    # public: Hermes warns at 2
     observe: Repeats = 2
     # measured: a streak of 3 hits 14 of 22 labelled loops and none of 175 healthy coding runs. public: most warn at 3.
     nudge: Repeats = 3
     # public: Hermes and Cline block at 5.
     break_at: Repeats = 5
     # measured: a streak of 8 hits no successful run but 4 of 2,593, whose tools are not declared.
+    # public: nobody defends more.
     kill: Repeats = 8
     # measured: those 4 ask one thing eight times and get there; 9 hits none.
     kill_undeclared: Repeats = 9
@@ -35,6 +37,7 @@ class ExactRepeatConfig(RuleConfig, frozen=True):
     nudge_without_result: Repeats = 5
     # An undeclared poller must not be killed for its patience: equal calls this far apart do not count. judgement
     slow_gap_ms: Annotated[int, Meta(ge=1_000)] = 30_000
+    # judgement: a slow model alone must not look like polling
     slow_gap_medians: Annotated[int, Meta(ge=1)] = 3
 
 
@@ -43,11 +46,13 @@ class ChangingRepeatConfig(RuleConfig, frozen=True):
 
     rising: ClassVar[tuple[tuple[str, ...], ...]] = (("observe", "nudge"), ("clock_observe", "clock_nudge"))
 
-    # public: OpenClaw 10 and 20.
+    # public: OpenClaw 10.
     observe: Repeats = 10
+    # public: OpenClaw 20.
     nudge: Repeats = 20
     # Tools whose answer is always new (effect `clock`) prove nothing by a new answer. judgement
     clock_observe: Repeats = 5
+    # judgement
     clock_nudge: Repeats = 10
 
 
@@ -60,6 +65,7 @@ class CycleConfig(RuleConfig, frozen=True):
     observe_laps: Repeats = 2
     # public: Hermes notices at 3 laps and halts at 5.
     nudge_laps: Repeats = 3
+    # public: Hermes halts at 5 laps
     kill_laps: Repeats = 5
 
 
@@ -71,11 +77,13 @@ class SameErrorConfig(RuleConfig, frozen=True):
         ("nudge", "nudge_undeclared"),
     )
 
+    # judgement
     observe: Repeats = 2
     # measured: 3 hits 21 of 25 labelled loops and 12 of 2,593 successes; so it advises only.
     nudge: Repeats = 3
     # Without a declared effect a meaningful exit code looks like an error. measured: 5 hits 6 of 2,593 successes.
     nudge_undeclared: Repeats = 5
+    # public: Hermes blocks at 5.
     break_at: Repeats = 5
     # public: Hermes 8. Only if every tool of the streak declares its effect.
     kill: Repeats = 8
@@ -86,6 +94,7 @@ class FrozenPollConfig(RuleConfig, frozen=True):
 
     rising: ClassVar[tuple[tuple[str, ...], ...]] = (("observe", "nudge", "kill"),)
 
+    # judgement
     observe: Repeats = 5
     # judgement
     nudge: Repeats = 10
@@ -101,6 +110,7 @@ class InterleavedRepeatConfig(RuleConfig, frozen=True):
         ("nudge", "nudge_undeclared", "kill"),
     )
 
+    # public: Stella starts at 3.
     observe: Repeats = 3
     # public: Stella 3, with the same guard. measured: 24 of 25 loops, 17 of 2,593 successes.
     nudge: Repeats = 3
@@ -115,8 +125,9 @@ class SameErrorRawConfig(RuleConfig, frozen=True):
 
     rising: ClassVar[tuple[tuple[str, ...], ...]] = (("observe", "nudge"),)
 
-    # judgement, both
+    # judgement
     observe: Repeats = 3
+    # judgement; measured: 3 of 2,593 successes, 16 of 26 labelled loops
     nudge: Repeats = 5
 
 
@@ -128,14 +139,18 @@ class SameOutputConfig(RuleConfig, frozen=True):
         ("observe", "nudge_in_words", "nudge_acknowledged"),
     )
 
+    # judgement
     observe: Repeats = 4
     # public: Stella 6.
+    # measured: 3 of 2,593 successes without declared effects.
     nudge: Repeats = 6
     # measured: 12 hits no success. For empty and negative answers alone (judgement): what says something may be right.
     kill: Repeats = 12
     # report: five rewordings of one request to a browser agent that stays on one page. For undeclared tools.
+    # measured: no healthy run.
     nudge_in_words: Repeats = 5
     # report: thirteen status reports in a row, each answered "ok". For undeclared tools with so short an answer.
+    # measured: no healthy run.
     nudge_acknowledged: Repeats = 12
 
 
@@ -144,9 +159,11 @@ class UnknownToolConfig(RuleConfig, frozen=True):
 
     rising: ClassVar[tuple[tuple[str, ...], ...]] = (("observe", "nudge", "kill"),)
 
+    # judgement
     observe: Repeats = 1
     # judgement, from reports where such calls were never counted. public: OpenClaw 10.
     nudge: Repeats = 2
+    # judgement; public: OpenClaw 10, which is late
     kill: Repeats = 5
     # So many productive steps in a row forget one of them. judgement
     forgive_after: Repeats = 10
@@ -157,9 +174,11 @@ class DeniedConfig(RuleConfig, frozen=True):
 
     rising: ClassVar[tuple[tuple[str, ...], ...]] = (("observe", "nudge", "kill"),)
 
+    # judgement
     observe: Repeats = 1
     # judgement
     nudge: Repeats = 2
+    # judgement: blocking alone ends nothing, in reports such runs went on for hours
     kill: Repeats = 5
     # So many productive steps in a row forget one of them: a long day of work meets a closed door now and then.
     # judgement
@@ -171,6 +190,7 @@ class RetryStormConfig(RuleConfig, frozen=True):
 
     rising: ClassVar[tuple[tuple[str, ...], ...]] = (("observe", "break_at"),)
 
+    # judgement
     observe: Attempts = 3
     # public: 5 failures in 30 s trip the breaker of Microsoft's toolkit.
     break_at: Attempts = 5
@@ -183,7 +203,9 @@ class ResweepConfig(RuleConfig, frozen=True):
 
     # A sweep counts when it has re-covered half of the span: the second nudges, the third ends the run. judgement
     nudge_sweep: Repeats = 2
+    # judgement
     kill_sweep: Repeats = 3
+    # judgement: a sweep of fewer pages is a second look
     min_calls: Repeats = 5
     rising: ClassVar[tuple[tuple[str, ...], ...]] = (("nudge_sweep", "kill_sweep"),)
 
@@ -193,9 +215,11 @@ class SelfAppendConfig(RuleConfig, frozen=True):
 
     rising: ClassVar[tuple[tuple[str, ...], ...]] = (("observe", "nudge", "kill"),)
 
+    # judgement
     observe: Repeats = 3
     # measured: 4 hits 3 of 25 loops and 2 of 2,593 successes; 8 hits nothing.
     nudge: Repeats = 4
+    # measured: no healthy run
     kill: Repeats = 8
 
 
@@ -204,10 +228,13 @@ class ParamWalkConfig(RuleConfig, frozen=True):
 
     rising: ClassVar[tuple[tuple[str, ...], ...]] = (("observe", "nudge", "break_at", "kill"),)
 
+    # judgement
     observe: Repeats = 5
     # measured: 8 hits 5 of 22 loops and 1 of 175 successes; 12 and 16 hit none of these.
     nudge: Repeats = 8
+    # measured: no healthy run
     break_at: Repeats = 12
+    # measured: no healthy run
     kill: Repeats = 16
 
 
@@ -216,19 +243,25 @@ class NoProgressConfig(RuleConfig, frozen=True):
 
     # measured: with all rules on, 8 of 9 lets 25 of 26 and 19 of 23 loops be nudged, 9 of 12 one less and later; 7 of 8
     # two more, and healthy porting as well, where each new error is a step ahead. 14 of 16 hits no success.
+    # 6 of 8 hits 13 of 175 healthy coding runs, so it only observes.
     observe: Repeats = 6
+    # measured
     observe_window: Annotated[int, Meta(ge=1, le=32)] = 8
+    # measured: with it 25 of 26 and 19 of 23 labelled loops are nudged; 9 of 12 one less and later
     nudge: Repeats = 8
+    # measured: 7 of 8 nudges healthy porting, where each new error is a step ahead
     nudge_window: Annotated[int, Meta(ge=1, le=32)] = 9
     # measured: 5 of 6 lets 21 of 23 loops be nudged instead of 19, at a median of 2 events after the onset instead of
     # 6, and no healthy run more; 4 of 5 one more.
     nudge_void: Repeats = 5
+    # measured: 4 of 5 nudges one healthy run more
     nudge_void_window: Annotated[int, Meta(ge=1, le=32)] = 6
     # Whether 32 declared reads without a new write are shown to people. judgement: 12, as others have it, is how most
     # runs begin.
     observe_without_write: bool = True
     # Without reads that found nothing: 14 of 16 such hit a successful run that looked whether a name is used anywhere.
     kill: Repeats = 14
+    # measured
     kill_window: Annotated[int, Meta(ge=1, le=32)] = 16
     rising: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("observe", "nudge", "kill"),

@@ -32,16 +32,15 @@ from loopwarden_models.call_rules import (
     SleepOnlyConfig,
     UnknownToolConfig,
 )
-from loopwarden_models.effects import EFFECTS
 from loopwarden_models.errors import ConfigError
 from loopwarden_models.events import MAX_INT, Limits
 from loopwarden_models.hashes import stable_key
 from loopwarden_models.patterns import Mode
 from loopwarden_models.policy_errors import explain
 from loopwarden_models.policy_layers import agents_of, check_shape, holds_key, layers_for, merged, values_of
+from loopwarden_models.policy_sense import check_sense
 from loopwarden_models.rule_config import Config, Percent, RuleConfig
 from loopwarden_models.step_rules import (
-    MAX_ENDS,
     ContextRotConfig,
     NearTextConfig,
     PingPongConfig,
@@ -51,10 +50,6 @@ from loopwarden_models.step_rules import (
     TextChantConfig,
 )
 from loopwarden_models.volatile import VolatileRules
-
-# What the memory of a run can hold (loopwarden_detectors.rings): a threshold beyond it is never reached.
-MAX_REMEMBERED = 40
-MAX_LAPS = 20
 
 # Pairs of tenant and agent whose policy is kept. One of them costs a millisecond to make.
 MAX_RESOLVED = 10_000
@@ -67,6 +62,7 @@ class RateConfig(RuleConfig, frozen=True):
 
     # judgement: a busy agent calls a tool every other second; a fan-out may double that for a moment.
     observe_per_min: Annotated[int, Meta(ge=30, le=1_000_000)] = 120
+    # judgement
     nudge_per_min: Annotated[int, Meta(ge=30, le=1_000_000)] = 240
     # A burst is not a loop: nothing stronger than a nudge unless an operator sets a number here.
     kill_per_min: Annotated[int, Meta(ge=30, le=1_000_000)] | None = None
@@ -96,12 +92,15 @@ class BudgetConfig(RuleConfig, frozen=True):
         ("observe_percent", "nudge_percent"),
     )
 
-    # measured: of 175 healthy coding runs 10 pass 60 steps, 3 pass 80, 1 passes 100. public: Qwen-Code 100 and 1,000.
+    # measured: of 175 healthy coding runs 10 pass 60 steps, 3 pass 80, 1 passes 100.
     observe_steps: Annotated[int, Meta(ge=1)] = 60
+    # measured: 3 of 175 pass it
     nudge_steps: Annotated[int, Meta(ge=1)] = 80
     # Ends the run only if another detector has seen something too.
+    # public: Qwen-Code 100.
     max_steps_if_stuck: Annotated[int, Meta(ge=1)] = 100
     limits: PolicyLimits = PolicyLimits(
+        # public: Qwen-Code 1,000.
         max_steps=1_000,
         # measured: healthy coding runs cost $0.34 at the median, $1.50 at most. public: SWE-agent $3.
         max_cost_usd=3.0,
@@ -114,9 +113,11 @@ class BudgetConfig(RuleConfig, frozen=True):
     )
     # Levels of the tree, and children of one run. judgement
     observe_depth: Annotated[int, Meta(ge=1)] = 4
+    # judgement
     observe_children: Annotated[int, Meta(ge=1)] = 25
     # public: Redpanda warns at 80 %; the toolkit of Microsoft at 50, 75, 90 and 95 %.
     observe_percent: Percent = 80
+    # public: Microsoft's toolkit alerts at 90 % among others
     nudge_percent: Percent = 90
 
 
@@ -133,7 +134,9 @@ class LadderConfig(Config, frozen=True):
     ack_timeout_ms: Annotated[int, Meta(ge=1_000)] = 30_000
     # How long a run may not use a tool at level break. public: pybreaker and Resilience4j 60 s.
     tool_block_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] = 60_000
+    # Life of a command. judgement
     command_ttl_ms: Annotated[int, Meta(ge=1_000, le=3_600_000)] = 120_000
+    # How long running code may go on after the gate is shut. judgement
     kill_grace_ms: Annotated[int, Meta(ge=0, le=600_000)] = 5_000
     # A kill or pause that nobody answers goes out once more after this long, and is alarmed after the same. judgement
     receive_timeout_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 10_000
@@ -213,54 +216,9 @@ class Policy(Config, frozen=True, dict=True):
         Raises:
             ValueError: The message names the path, the value and the remedy.
         """
-        for part in self.__struct_fields__:
-            config = getattr(self, part)
-            if isinstance(config, RuleConfig) and config.until is not None and config.mode != "off":
-                raise ValueError(f"{part}.until = {config.until} ends nothing: it belongs to `mode: off`; remove it")
-            for names in config.rising if isinstance(config, Config) else ():
-                numbers = [n for name in names if (n := getattr(config, name)) is not None]
-                if numbers != sorted(numbers):
-                    path = f"{part}.{', '.join(names)}"
-                    raise ValueError(
-                        f"{path} = {numbers} must not fall from the weaker to the stronger level: raise the later ones"
-                    )
-        for tool, effect in self.effects.items():
-            if effect not in EFFECTS:
-                raise ValueError(f"effects.{tool} = {effect!r} is not one of {', '.join(sorted(EFFECTS))}")
-
-        if self.cycle.kill_laps > MAX_LAPS:
-            raise ValueError(
-                f"cycle.kill_laps = {self.cycle.kill_laps} can never be reached: of the shortest cycle {MAX_LAPS} laps "
-                f"are remembered; write at most {MAX_LAPS}"
-            )
-        if self.interleaved_repeat.kill > MAX_REMEMBERED:
-            raise ValueError(
-                f"interleaved_repeat.kill = {self.interleaved_repeat.kill} can never be reached: only "
-                f"{MAX_REMEMBERED} calls are remembered; write at most {MAX_REMEMBERED}"
-            )
-        if self.fleet_breaker.window_ms % 1_000:
-            raise ValueError(
-                f"fleet_breaker.window_ms = {self.fleet_breaker.window_ms} is not a number of whole seconds, which is "
-                "how calls are added up; write one such as 30000"
-            )
-        if self.restart_loop.nudge > MAX_ENDS:
-            raise ValueError(
-                f"restart_loop.nudge = {self.restart_loop.nudge} can never be reached: the ends of {MAX_ENDS} runs are "
-                f"remembered of a task; write at most {MAX_ENDS}"
-            )
-        radius = self.blast_radius
-        if radius.kills_per_min > radius.kills_per_min_total:
-            raise ValueError(
-                f"blast_radius.kills_per_min = {radius.kills_per_min} can never be reached: all tenants together have "
-                f"kills_per_min_total = {radius.kills_per_min_total}; lower the one or raise the other"
-            )
-        if self.ladder.receive_timeout_ms >= self.ladder.command_ttl_ms:
-            raise ValueError(
-                f"ladder.receive_timeout_ms = {self.ladder.receive_timeout_ms} can never be reached: a command lives "
-                f"command_ttl_ms = {self.ladder.command_ttl_ms}; lower the one or raise the other"
-            )
+        check_sense(self)
         layers = self._layers()
-        is_partial = radius.enforce_share < 1
+        is_partial = self.blast_radius.enforce_share < 1
         _keep(self, "is_layered", is_partial or any(layers.values()))
         _keep(
             self,

@@ -16,6 +16,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from loopwarden_models.acks import ACK_STATUSES, Ack
+from loopwarden_models.causes import CAUSES
 from loopwarden_models.codec import TENANT_PATTERN
 from loopwarden_models.commands import COMMAND_TYPES, Command, Reason
 from loopwarden_models.control_state import (
@@ -29,6 +30,7 @@ from loopwarden_models.control_state import (
 from loopwarden_models.effects import EFFECTS, OUTCOMES
 from loopwarden_models.events import STEP_TYPES, AnyStep, ApprovalEnd, RunEnd, Step, ToolEnd, ToolStart
 from loopwarden_models.patterns import MODES, PATTERNS
+from loopwarden_models.recoveries import RECOVERIES, RECOVERY_LEVELS
 from loopwarden_models.tool_health import PartialSum
 from loopwarden_models.verdicts import Verdict
 
@@ -67,6 +69,9 @@ _VOCABULARIES: Final[Mapping[tuple[type[msgspec.Struct], str], Sequence[str]]] =
         (Ack, "status"): ACK_STATUSES,
         (Verdict, "pattern"): sorted(PATTERNS),
         (Verdict, "mode"): MODES,
+        (Verdict, "recovery"): tuple(RECOVERIES),
+        (Verdict, "recovery_level"): RECOVERY_LEVELS,
+        (Verdict, "probable_cause"): tuple(CAUSES),
         (BreakerState, "state"): get_args(BreakerStateName),
         (BreakerState, "writer"): _WRITERS,
         (RunRecord, "state"): get_args(RunStateName),

@@ -57,6 +57,10 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
         vetoed_from: The level before signs of progress lowered it.
         command_id: The command that was issued because of it at this step.
         source: Where the steps lie.
+        recovery: What is done about it at this level, by name (`patterns`); what would be done, if the mode holds it
+            back.
+        recovery_level: `L1` the first nudge, `L2` a later one or a break, `L3` pause, kill, and a break of all runs.
+        probable_cause: What probably stands behind it, by name; its text and countermeasure are in `causes`.
     """
 
     v: Version
@@ -76,3 +80,6 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     vetoed_from: LevelName | None = None
     command_id: CommandId | None = None
     source: EvidenceRange | None = None
+    recovery: ShortText | None = None
+    recovery_level: ShortText | None = None
+    probable_cause: ShortText | None = None

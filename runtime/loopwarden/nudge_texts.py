@@ -39,9 +39,9 @@ TEMPLATES: Final[Mapping[str, str]] = MappingProxyType(
             "have in one short paragraph that you have not written before, then make one call or give the final answer."
         ),
         "nudge.near_text": (
-            "{Count} of your answers say nearly the same. Saying it once more will not change what comes back. Leave "
-            "it unsaid: name in one sentence what is in the way, then take a step that you have not taken yet, or "
-            "finish and report what you have."
+            "{Count} of your answers say nearly the same. Saying it once more will not change what comes back. Go back "
+            "to the goal: name in one sentence what is in the way, then take the next step towards it, one that you "
+            "have not taken yet, or finish and report what you have."
         ),
         "nudge.reflection": (
             "{Count} of your answers in a row led to no action. Thinking on will not settle what is open: act or "

@@ -14,7 +14,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from loopwarden_models.causes import CAUSES
 from loopwarden_models.patterns import LEVEL_NAMES
+from loopwarden_models.recoveries import RECOVERIES
 from loopwarden_models.verdicts import Verdict
 from loopwarden_streams.replay_summary import ANY, StoppedRun, Summary
 
@@ -124,7 +126,21 @@ def _note(verdict: Verdict) -> Text:
     note = Text(printable(verdict.evidence.note))
     if verdict.vetoed_from:
         note.append(f" ({verdict.vetoed_from} vetoed: it moves on)", style="green")
+    told = []
+    if verdict.recovery is not None:
+        recovery = RECOVERIES.get(verdict.recovery)
+        told.append(f"{verdict.recovery_level}: {recovery.title if recovery is not None else verdict.recovery}")
+    if verdict.probable_cause is not None:
+        told.append(f"probably {cause_title(verdict.probable_cause)}")
+    if told:
+        note.append(printable(f" [{'; '.join(told)}]"), style="dim")
     return note
+
+
+def cause_title(name: str) -> str:
+    """Return what people call a probable cause; the name itself if this version does not know it."""
+    cause = CAUSES.get(name)
+    return name if cause is None else cause.title
 
 
 def _grid(lines: Iterable[list[Text]], widths: Sequence[int]) -> RenderableType:
@@ -153,6 +169,8 @@ def summary_view(summary: Summary, *, seconds: float, interrupted: bool, plain: 
     ]
     if summary.runs_with_verdict:
         parts += [_picture(summary, plain=plain), Text()]
+    if summary.causes:
+        parts += [_causes(summary), Text()]
     parts.append(_stops(summary))
     return Group(*parts)
 
@@ -240,6 +258,18 @@ def bar_cells(counts: Sequence[int], most: int, cells: int) -> list[int]:
     return given
 
 
+def _causes(summary: Summary) -> RenderableType:
+    """Return what probably stands behind the loops, in how many runs, and what to do about it."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column("probable cause", no_wrap=True)
+    table.add_column("runs", justify="right", no_wrap=True)
+    table.add_column("what to do")
+    for name, runs in summary.causes.items():
+        cause = CAUSES.get(name)
+        table.add_row(printable(cause_title(name)), f"{runs:,}", "" if cause is None else cause.countermeasure)
+    return table
+
+
 def _stops(summary: Summary) -> RenderableType:
     stopped = summary.stopped
     parts: list[RenderableType] = []
@@ -255,7 +285,7 @@ def _stops(summary: Summary) -> RenderableType:
             title.append(f" (recorded only: mode {', '.join(sorted(held_back))})", style="not bold dim")
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(overflow="fold")
-        for _ in range(4):
+        for _ in range(5):
             table.add_column(no_wrap=True)
         for run in stopped[:_LISTED_STOPS]:
             table.add_row(*_stop_row(run))
@@ -277,6 +307,7 @@ def _stop_row(run: StoppedRun) -> list[RenderableType]:
         Text(f"at step {run.seq:,}, {_clock(run.at_ms)}", style="dim"),
         Text(f"{_plural(run.steps_after, 'step')} after", style="dim"),
         Text(f"-> {run.order.removesuffix('_run')}" if run.order else "", style="bold"),
+        Text(printable(f"probably {cause_title(run.probable_cause)}") if run.probable_cause else "", style="dim"),
     ]
 
 

@@ -34,6 +34,7 @@ class StoppedRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
             milliseconds.
         seq: Its step. `detector`: whose verdict it was. `mode`: how far that one is acted on.
         order: `kill_run` or `pause_run`; none in `shadow` and `warn`.
+        probable_cause: What its verdict names, if it names one; `loopwarden_models.causes` has the countermeasure.
         steps_after: Steps that the run is recorded to have made after `seq`.
         cost_usd_after: What its tree spent after it, as far as costs were reported.
     """
@@ -48,6 +49,7 @@ class StoppedRun(Struct, frozen=True, kw_only=True, omit_defaults=True):
     order: str | None = None
     steps_after: int = 0
     cost_usd_after: float = 0.0
+    probable_cause: str | None = None
 
 
 class Summary(Struct, frozen=True, kw_only=True):
@@ -62,6 +64,7 @@ class Summary(Struct, frozen=True, kw_only=True):
         runs_by_level: By detector and for `any` of them, how many runs had each level as their strongest. None for
             `fleet_breaker`, whose verdicts are about tools.
         orders: Commands that would have been given, by type.
+        causes: How many runs had a verdict that names each probable cause, most first.
         stopped: Runs that would have been stopped, in the order in which they came to it.
         almost_stopped: Runs in `enforce` whose evidence asked for a stop while a nudge before it had yet to fail.
         evicted_runs: Runs that were forgotten for want of room; not 0 means that verdicts may be missing.
@@ -77,6 +80,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     verdicts: dict[str, dict[str, int]]
     runs_by_level: dict[str, dict[str, int]]
     orders: dict[str, int]
+    causes: dict[str, int]
     stopped: list[StoppedRun]
     almost_stopped: int
     evicted_runs: int
@@ -104,6 +108,7 @@ class Tally:
         self._verdicts: dict[str, Counter[str]] = {name: Counter() for name in RULES}
         self._strongest: dict[str, dict[tuple[str, str], Level]] = {name: {} for name in (*RULES, ANY)}
         self._orders: Counter[str] = Counter()
+        self._causes: dict[str, set[tuple[str, str]]] = {}
         self._stops: dict[tuple[str, str], _Stop] = {}
         self._forgotten = 0
         self._first_ms: int | None = None
@@ -123,6 +128,8 @@ class Tally:
         for name in (verdict.detector, ANY):
             strongest = self._strongest[name]
             strongest[key] = max(level, strongest.get(key, level))
+        if verdict.probable_cause is not None:
+            self._causes.setdefault(verdict.probable_cause, set()).add(key)
         order = ordered_by(decision)
         if order is not None:
             self._orders[order] += 1
@@ -165,6 +172,7 @@ class Tally:
                 for name, runs_of in self._strongest.items()
             },
             orders=dict(sorted(self._orders.items())),
+            causes=dict(sorted(((name, len(of)) for name, of in self._causes.items()), key=lambda it: (-it[1], it[0]))),
             stopped=sorted(map(self._stopped, stops), key=lambda run: (run.at_ms, run.tenant, run.run_id)),
             almost_stopped=len(self._stops) - len(stops),
             evicted_runs=self._forgotten,
@@ -198,6 +206,7 @@ class Tally:
             order=stop.order,
             steps_after=run.seq - seq if run is not None and same else 0,
             cost_usd_after=round(stop.tree.cost_usd - stop.cost_usd, 6),
+            probable_cause=verdict.probable_cause,
         )
 
 

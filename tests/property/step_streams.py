@@ -157,7 +157,8 @@ def _start(run: Run, n: int) -> list[AnyStep]:
     limits = ({"max_cost_usd": 1.0}, {"max_tokens": 900}, {"max_duration_ms": 120_000}, {"max_model_calls": 2}, None)[
         n % 5
     ]
-    return [run.start(attended=n % 2 == 0, limits=limits)]
+    goal = ("Never give up.", "Say hello.", None)[n % 3]
+    return [run.start(attended=n % 2 == 0, limits=limits, goal=goal)]
 
 
 def _page(run: Run, n: int) -> list[AnyStep]:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from tests._support.steps import ENFORCE, Run, decide, only, order_of, orders, tree_of, verdicts
 
+from loopwarden_detectors.base import BREAK, Finding
 from loopwarden_detectors.ladder import Decision
 from loopwarden_detectors.run_state import TreeState
-from loopwarden_detectors.tool_block import MAX_BLOCKED, Block, blocked_with
+from loopwarden_detectors.tool_block import MAX_BLOCKED, Block, block_of, blocked_with
 from loopwarden_models.events import AnyStep
 from loopwarden_models.policy import Policy
 
@@ -80,16 +81,37 @@ def test_the_record_names_every_tool_that_is_blocked_now() -> None:
     assert [[one.tool for one in block.tools] for block in found] == [["search"], ["search", "open"]]
 
 
+def about(tool: str) -> Finding:
+    """Return a finding about one tool."""
+    return Finding(
+        detector="same_error", pattern="error_loop", level=BREAK, loop_key=1, count=5, threshold=5, first_seq=0,
+        first_ms=0, tools=(tool,), cause="tool_down",
+    )  # fmt: skip
+
+
+def test_a_block_remembers_what_led_to_it() -> None:
+    """Whoever is told of a blocked call wants to know why the tool was blocked."""
+    run = Run()
+    tree = tree_of(first := run.call(fails="no", effect="read"))
+    decide([first, *(run.call(fails="no", effect="read") for _ in range(5))], only("same_error"), tree=tree)
+    block = block_of(tree.runs["r1"], "search")
+
+    assert block is not None
+    assert (block.detector, block.pattern, block.count) == ("same_error", "error_loop", 5)
+    assert block_of(tree.runs["r1"], "open") is None
+    assert TreeState.from_bytes(tree.to_bytes()) == tree
+
+
 def test_old_blocks_leave() -> None:
     """What is over is not repeated, and there is a cap."""
     run_state = TreeState(tenant="acme", root_run_id="r1")
     decide([Run().call()], tree=run_state)
     run = run_state.runs["r1"]
     for n in range(MAX_BLOCKED + 3):
-        blocked_with(run, (f"tool-{n}",), 1_000 + n, "f" * 32, now_ms=0)
+        blocked_with(run, about(f"tool-{n}"), 1_000 + n, "f" * 32, now_ms=0)
 
     assert len(run.blocks or ()) == MAX_BLOCKED
-    assert [one.tool for one in blocked_with(run, ("new",), 9_000, "f" * 32, now_ms=5_000)] == ["new"]
+    assert [one.tool for one in blocked_with(run, about("new"), 9_000, "f" * 32, now_ms=5_000)] == ["new"]
 
 
 def test_the_end_of_a_run_is_not_written_over() -> None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 from tests._support.steps import ENFORCE, Run, decide, levels, only, orders, tree_of, verdicts
 
-from loopwarden_detectors import landing, restart_loop, watch
+from loopwarden_detectors import fleet_breaker, landing, restart_loop, watch
 from loopwarden_models.errors import InvalidEvent
 from loopwarden_models.events import ToolEnd
 from loopwarden_models.patterns import PATTERNS
@@ -67,7 +67,8 @@ def test_each_pattern_has_its_public_name() -> None:
     patterns = {watch.BUDGET.pattern, *(rule.pattern for rule in watch.CALL_DETECTORS)}
     patterns |= {rule.pattern for rule in watch.STEP_DETECTORS} | {rule.pattern for rule in watch.TICK_DETECTORS}
 
-    assert patterns | {restart_loop.PATTERN, *landing.PATTERNS.values()} == PATTERNS
+    others = {restart_loop.PATTERN, fleet_breaker.PATTERN, *landing.PATTERNS.values()}
+    assert patterns | others == set(PATTERNS)
     assert len(watch.DETECTORS) == len(set(watch.DETECTORS))
 
 

@@ -134,6 +134,7 @@ def test_json_has_one_verdict_a_line_and_the_summary_last(file: Path, capsys: py
         "verdicts",
         "runs_by_level",
         "orders",
+        "causes",
         "stopped",
         "almost_stopped",
         "evicted_runs",

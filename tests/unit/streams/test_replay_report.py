@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from rich.console import Console, RenderableType
 from tests._support.replay_runs import Event, exact_repeat, lines_of
 
+from loopwarden_models.causes import CAUSES
 from loopwarden_models.policy import DEFAULT_POLICY, Policy
 from loopwarden_models.verdicts import Verdict
 from loopwarden_streams.replay_core import Replay, Source, SourceRecord
@@ -138,6 +139,33 @@ def test_a_veto_is_shown() -> None:
     _, rows = replayed(events)
 
     assert "(kill vetoed: it moves on)" in drawn(verdict_table(rows, hidden=0, level="nudge"))
+
+
+def test_what_is_done_and_what_stands_behind_it_are_shown() -> None:
+    """The person who reads this wants to repair something, not to learn a name."""
+    replay, rows = replayed(exact_repeat())
+
+    table = " ".join(drawn(verdict_table(rows, hidden=0, level="observe"), width=400).split())
+    assert "[L1: state latch; probably no memory of results]" in table
+    assert "[L2: circuit breaker; probably no memory of results]" in table
+    assert "[L3: end with a report; probably no memory of results]" in table
+    assert table.count("2 times in a row with the same arguments and the same answer [") == 0
+
+    summary = replay.summary()
+    assert summary.causes == {"no_memory_of_results": 1}
+    assert summary.stopped[0].probable_cause == "no_memory_of_results"
+    picture = drawn(summary_view(summary, seconds=0.5, interrupted=False, plain=False))
+    assert CAUSES["no_memory_of_results"].countermeasure in picture
+
+
+def test_words_of_a_later_version_are_shown_as_they_are() -> None:
+    """A recording of verdicts, or a newer detector, may name what this version has no text for."""
+    _, rows = replayed(exact_repeat())
+    verdict = replace(rows[-1].verdict, recovery="hypnosis", recovery_level="L4", probable_cause="the\x1b[2Jmoon")
+
+    text = drawn(verdict_table([rows[-1]._replace(verdict=verdict)], hidden=0, level="nudge"), width=400)
+
+    assert "[L4: hypnosis; probably the\N{REPLACEMENT CHARACTER}[2Jmoon]" in text
 
 
 def test_terminals_without_unicode_get_ascii() -> None:
