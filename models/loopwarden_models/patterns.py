@@ -143,7 +143,9 @@ PATTERNS: Final[Mapping[str, Pattern]] = MappingProxyType(
             text="Agents write to each other, round and round, and none of them acts.", advice="force_action"
         ),
         "idle": Pattern(text="A run only waits, or is not heard of any more.", advice="one_blocking_wait"),
-        "restart_loop": Pattern(text="Runs with the same goal fail and are started again and again.", advice=None),
+        "restart_loop": Pattern(
+            text="Runs with the same goal fail and are started again and again.", advice=None, stops=("ask_a_person",)
+        ),
         "order_unanswered": Pattern(
             text="An order to stop or to wait is out, and no runtime answers.", advice=None, stops=("ask_a_person",)
         ),

@@ -81,7 +81,9 @@ RECOVERIES: Final[Mapping[str, Recovery]] = MappingProxyType(
             ("L2", "L3"),
         ),
         "ask_a_person": Recovery(
-            "ask a person", "The run waits, with the evidence, for a person to resume, redirect or end it.", ("L3",)
+            "ask a person",
+            "A person sees the evidence; a paused run waits to be resumed, redirected or ended.",
+            ("L3",),
         ),
         "end_with_a_report": Recovery(
             "end with a report", "The run ends, with the pattern, the counts and the steps in its status.", ("L3",)

@@ -107,7 +107,7 @@ def _sources() -> Mapping[str, list[_Source]]:
                 found.setdefault(name, []).append(_Source(kind.__doc__ or "", vars(kind), vars(kind)["pattern"]))
         name = vars(module).get("NAME")
         if isinstance(name, str) and vars(module)["__name__"].endswith(f".{name}"):
-            doc = f"{module.__doc__ or ''}\n\n{_without_sections(vars(module)['observe'].__doc__ or '')}"
+            doc = "\n\n".join((inspect.getdoc(module) or "", _without_sections(inspect.getdoc(module.observe) or "")))
             found.setdefault(name, []).append(_Source(doc, {}, vars(module)["PATTERN"]))
     return {name: sorted(sources, key=lambda source: -len(source.doc)) for name, sources in found.items()}
 
@@ -135,8 +135,8 @@ def _rule(name: str, sources: list[_Source]) -> Rule:
 
 
 def _without_sections(doc: str) -> str:
-    """Return a function's docstring without what its arguments and results are."""
-    blocks = inspect.cleandoc(doc).split("\n\n")
+    """Return a function's docstring without its first line, and without what its arguments and results are."""
+    blocks = doc.split("\n\n")[1:]
     return "\n\n".join(block for block in blocks if not block.startswith(("Args:", "Returns:", "Raises:")))
 
 

@@ -86,6 +86,15 @@ def test_it_opens_when_all_thresholds_are_reached() -> None:
     assert (record.reason.detector, record.reason.count, record.reason.tool) == ("fleet_breaker", 5, "search")
 
 
+def test_the_verdict_names_the_breaker_of_all_runs_and_the_tool_that_is_down() -> None:
+    """Only that of the opening: what is observed needs no cure."""
+    said = [one.verdict for one in feed(new_tool(), second(0, failed=4), second(1, failed=8))]
+    told = [(one.level, one.recovery, one.recovery_level, one.probable_cause) for one in said]
+
+    assert told[0] == ("observe", None, None, None)
+    assert told[-1] == ("break", "circuit_breaker", "L3", "tool_down")
+
+
 def test_failures_of_several_runs_are_said_before_it_opens() -> None:
     """Once, not at every sum; and again when the window was quiet in between."""
     tool = new_tool()

@@ -54,6 +54,13 @@ def test_runs_that_fail_are_told_of_at_the_next_start() -> None:
     assert levels(turns(*["failed"] * 5)) == [("r3", "observe"), ("r5", "nudge")]
 
 
+def test_a_person_is_asked_and_nobody_advised() -> None:
+    """What starts the runs stands outside: there is no model to tell."""
+    said = judge(turns(*["failed"] * 5))
+
+    assert [(one.recovery, one.recovery_level) for one in said] == [(None, None), ("ask_a_person", "L3")]
+
+
 @pytest.mark.parametrize("status", ["failed", "killed", "limit"])
 def test_whatever_ended_badly_counts(status: str) -> None:
     """Also what we ended ourselves: an orchestrator starts it again."""
