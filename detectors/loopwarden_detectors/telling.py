@@ -53,7 +53,7 @@ def tell(
         vetoed_from: The level before the veto.
         command_id: What was ordered.
 
-    Cost: 2.5 µs.
+    Cost: that of `probable_cause`, 0.45 µs for the recovery, and of making the records.
     """
     recovery, recovery_level = recovery_of(run, finding, level, is_again=is_again)
     return Verdict(
@@ -97,7 +97,7 @@ def recovery_of(
 
     It hangs on what was said before and on no acknowledgement: the same events give the same answer.
 
-    Cost: 0.2 µs.
+    Cost: 0.45 µs.
     """
     if level in ("pause", "kill"):
         # A limit that was agreed on ends an attended run as well.
