@@ -16,9 +16,10 @@ from tests.contract.wire import messages
 from tests.property.step_streams import EAGER, Script, play, scripts
 
 from loopwarden_detectors import watch
+from loopwarden_detectors.answers import acknowledge
 from loopwarden_detectors.run_state import FORMAT, TreeState
-from loopwarden_models.acks import ACK_STATUSES
-from loopwarden_models.codec import decode_step, encode
+from loopwarden_models.acks import ACK_STATUSES, Ack
+from loopwarden_models.codec import decode_message, decode_step, encode
 from loopwarden_models.errors import InvalidEvent, StateCorrupt
 from loopwarden_models.events import AnyStep
 from loopwarden_models.verdicts import Verdict
@@ -109,6 +110,24 @@ def test_odd_values_inside_loops_bring_nothing_down(
         changed.append(decoded)
 
     check(TreeState(tenant=TENANT, root_run_id=ROOT), changed, statuses)
+
+
+@given(script=scripts(runs=1), heard=messages("acknowledgement"), odd=st.sampled_from(["k1", "0", "-1", "0" * 32, ""]))
+def test_any_heardthat_decodes_is_taken(script: Script, heard: dict[str, Any], odd: str) -> None:
+    """People call their commands as they like, and runtimes answer those too: such an answer is about no order of ours.
+
+    An exception here would be one at every start: the answer is read again each time.
+    """
+    steps = play(script)
+    tree = tree_of(steps[0])
+    decide(steps, EAGER, tree=tree, heed=False)
+    before = tree.to_bytes()
+
+    for own_id in (heard["command_id"], odd):
+        ack = decode_message(json.dumps(heard | {"command_id": own_id or "x", "run_id": steps[0].run_id}).encode(), Ack)
+        acknowledge(tree, ack)
+
+    assert tree.to_bytes() == before
 
 
 @given(script=scripts(runs=1), at=st.integers(0, 10_000), value=st.integers(0, 255), cut=st.booleans())
