@@ -90,7 +90,7 @@ class Worker:
         self.name = name
         self.log_path = log_path
         self.port = free_port()
-        values = {**environ, "LOOPWARDEN_PORT": str(self.port), "PYTHONPATH": _python_path()}
+        values = {**environ, "LOOPWARDEN_PORT": str(self.port), "PYTHONPATH": python_path()}
         pairs = [f"{key}={value}" for key, value in values.items()]
         # `env` replaces itself by the command, so the process id is the worker's.
         self._process = TiedProcess(["env", *pairs, sys.executable, *words], log_path=log_path)
@@ -341,7 +341,7 @@ def ack_of(deployment: Deployment, command: Mapping[str, Any], status: str) -> O
     return OutRecord(deployment.partition_of(key), key, msgspec.json.encode(answer))
 
 
-def _python_path() -> str:
+def python_path() -> str:
     """Return a path on which the processes of a test find its support modules, whatever their directory."""
     own = str(Path(__file__).parents[2])
     return os.pathsep.join([own, *filter(None, [os.environ.get("PYTHONPATH")])])
