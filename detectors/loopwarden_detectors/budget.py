@@ -132,7 +132,7 @@ class Budget:
                 self._grown(tree, run, policy, now_ms, "max_children", tree.widest, config.observe_children),
             )
             found = [*found, *(finding for finding in grown if finding is not None)]
-        if tree.attempts >= config.observe_steps and (tree.limits is None or tree.limits.max_steps is None):
+        if tree.attempts >= policy.first_graded_step and (tree.limits is None or tree.limits.max_steps is None):
             step_finding = self._graded_steps(tree, run, policy, now_ms)
             if step_finding is not None:
                 found = [*found, step_finding]

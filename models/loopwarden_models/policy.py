@@ -225,6 +225,10 @@ class Policy(Config, frozen=True, dict=True):
             "has_wall_clock",
             self.budget.limits.max_duration_ms is not None or holds_key(layers, "max_duration_ms"),
         )
+        hard = self.budget.limits.max_steps
+        # A limit below the steps that are observed is a limit, too: of six the seventh ends the run.
+        observed = self.budget.observe_steps
+        _keep(self, "first_graded_step", observed if hard is None else min(observed, hard + 1))
         silences = [self.silent_run.observe_ms, self.silent_run.tool_limit_ms, self.silent_run.kill_ms]
         for key in ("observe_ms", "tool_limit_ms", "kill_ms"):
             silences += [value for value in values_of(layers, key) if isinstance(value, int)]
@@ -236,6 +240,7 @@ class Policy(Config, frozen=True, dict=True):
     # Made once, at the first question; they are no part of what the policy says.
     is_layered: ClassVar[bool]
     has_wall_clock: ClassVar[bool]
+    first_graded_step: ClassVar[int]
     least_silence_ms: ClassVar[int]
     _resolved: ClassVar[dict[tuple[str, str], Policy]]
     _by_tool: ClassVar[dict[str, Policy]]

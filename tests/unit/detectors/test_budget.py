@@ -170,6 +170,19 @@ def test_at_a_hundred_a_run_that_is_stuck_ends() -> None:
     assert "kill" in said(stuck, ENFORCE)
 
 
+@pytest.mark.parametrize("allowed", [0, 6, 59, 60, 70, 90])
+def test_the_policys_own_limit_holds_wherever_it_lies(allowed: int) -> None:
+    """Below the steps that are observed and advised, too: an operator who writes six does not mean sixty."""
+    for layer in ({}, {"tools": {"fetch": {"exact_repeat": {"nudge": 4}}}}):
+        policy = Policy.from_builtins({"mode": "enforce", "budget": {"limits": {"max_steps": allowed}}, **layer})
+        run = Run()
+        steps = [run.start(), *work(run, allowed + 1, effect="read")]
+
+        assert "kill_run" not in orders(decide(steps[:-1], policy))
+        (kill,) = [one.order for one in decide(steps, policy) if one.order and one.order.type == "kill_run"]
+        assert kill.reason.count == allowed + 1
+
+
 def test_a_declared_limit_takes_the_place_of_the_policys() -> None:
     """Who declares 500 steps has thought about it: sixty are no news."""
     run = Run()
