@@ -65,6 +65,11 @@ class Host:
                 text=True,
             )
 
+    @property
+    def pid(self) -> int:
+        """Process id, for signals."""
+        return self._process.pid
+
     def __enter__(self) -> Self:
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import time
@@ -13,14 +14,14 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tests._support.clients import OutRecord
 from tests._support.fleet import key_of
 from tests._support.hosts import Host
-from tests._support.workers import Deployment, Worker, wait_until
+from tests._support.workers import Deployment, Worker, ack_of, wait_until
 
 from loopwarden.testing import TENANT
 from loopwarden_models.codec import encode
 from loopwarden_models.ids import control_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from loopwarden_models.commands import Command
@@ -136,6 +137,18 @@ class Stage:
         self._hosts.append(host)
         return host
 
+    def replace_worker(self) -> None:
+        """End the worker in good order, and have another one take over."""
+        assert self.worker.stop() == 0, self.worker.log()
+        self.worker = self.deployment.start().ready()
+
+    def beside(self, run_id: str, tenant: str = TENANT) -> str:
+        """Return the id of another run whose steps lie in the same partition, so that both are judged together."""
+        partition_of = self.deployment.partition_of
+        number = partition_of(f"{tenant}|{run_id}".encode())
+        names = (f"{run_id}-beside-{n}" for n in itertools.count())
+        return next(name for name in names if partition_of(f"{tenant}|{name}".encode()) == number)
+
     # What was written.
 
     def commands(self, run_id: str, kind: str = "") -> list[Message]:
@@ -210,6 +223,11 @@ class Stage:
             OutRecord(partition_of(key_of(event)), key_of(event), msgspec.json.encode(event)) for event in made
         )
 
+    def answer(self, commands: Iterable[Message], status: str) -> None:
+        """Acknowledge commands as a runtime without our library does, and wait until that is known to the detector."""
+        self.deployment.write([ack_of(self.deployment, command, status) for command in commands], topic="acks")
+        self.settle()
+
     def _control(self, topic: str, tenant: str, key: str, message: msgspec.Struct) -> None:
         partitions = self.deployment.settings().control_partitions
         record = OutRecord(control_partition(tenant, partitions), key.encode(), encode(message))
@@ -222,3 +240,9 @@ class Stage:
 def now_ms() -> int:
     """Return the wall clock in Unix milliseconds."""
     return time.time_ns() // 1_000_000
+
+
+def paced(events: Sequence[Message], *, gap_ms: int = 1_000) -> list[Message]:
+    """Return the events of one run `gap_ms` apart, the last of them now: so fast, no order is given up as unheard."""
+    begun_ms = now_ms() - gap_ms * len(events)
+    return [{**event, "ts_ms": begun_ms + gap_ms * number} for number, event in enumerate(events, 1)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tests._support.fleet import Run
+from tests._support.fleet import cycling
 from tests._support.hosts import Host
-from tests._support.stage import Stage, now_ms
-from tests._support.workers import ack_of
+from tests._support.stage import Stage, paced
 
 from loopwarden.testing import command, kill
 
@@ -203,16 +202,11 @@ def test_10_a_command_that_the_runtime_does_not_know(stage: Stage, host: Host, r
     assert run.call() == "allow"
     run.leave()
 
-    # An old runtime, which does not know this nudge. Laps of a second: no nudge is given up within the test.
-    old = Run(f"{run_id}-old", start_ms=now_ms() - 20_000)
-    for _ in range(7):
-        for name in CYCLE:
-            old.call("read_file", {"path": name}, f"content of {name}")
-    events = [{**event, "ts_ms": now_ms() - 20_000 + 500 * event["seq"]} for event in old.events]
+    # An old runtime, which does not know this nudge.
+    events = paced(cycling(f"{run_id}-old", 7, start_ms=0))
     stage.events(events[:10])
-    nudged = stage.command(f"{run_id}-old", "nudge")
-    stage.deployment.write([ack_of(stage.deployment, nudged, "unsupported")], topic="acks")
     stage.settle()
+    stage.answer(stage.commands(f"{run_id}-old", "nudge"), "unsupported")
     stage.events(events[10:])
     stage.settle()
 

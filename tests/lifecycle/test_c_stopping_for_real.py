@@ -9,7 +9,6 @@ import pytest
 from tests._support.fleet import looping
 from tests._support.hosts import Host, RemoteRun
 from tests._support.stage import Message, Stage, now_ms
-from tests._support.workers import ack_of
 
 from loopwarden.testing import kill
 
@@ -186,8 +185,7 @@ def test_36_a_violation(stage: Stage, run_id: str) -> None:
     events = looping(run_id, 12, start_ms=now_ms() - 50_000, tenant="stubborn")
     stage.events(events)
     ordered = stage.command(run_id, "kill_run")
-    stage.deployment.write([ack_of(stage.deployment, ordered, "applied")], topic="acks")
-    stage.settle()
+    stage.answer([ordered], "applied")
     assert stage.worker.metric("loopwarden_steps_after_kill_total", tenant="stubborn") == 0
 
     stage.events([{**events[-1], "type": "tool_start", "call_id": "x", "seq": 90, "ts_ms": now_ms() + 1_000}])
