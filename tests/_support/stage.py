@@ -18,6 +18,7 @@ from tests._support.workers import Deployment, Worker, ack_of, wait_until
 
 from loopwarden.testing import TENANT
 from loopwarden_models.codec import encode
+from loopwarden_models.control_state import fence_key
 from loopwarden_models.ids import control_partition
 
 if TYPE_CHECKING:
@@ -166,6 +167,10 @@ class Stage:
     def records(self, run_id: str, tenant: str = TENANT) -> list[Message]:
         """Return the records of a run on the state topic."""
         return [one for one in self._tail.records("control.state") if one["key"] == f"{tenant}|run|{run_id}"]
+
+    def fences(self, partition: int) -> list[Message]:
+        """Return the announcements of those who took over a partition of the steps."""
+        return [one for one in self._tail.records("control.state") if one["key"] == fence_key(partition)]
 
     def acks(self, command_id: str, run_id: str = "") -> list[Message]:
         """Return the answers to a command, of one run if it is named."""

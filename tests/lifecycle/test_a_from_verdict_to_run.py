@@ -67,6 +67,8 @@ def test_3_a_nudge_that_cannot_be_delivered(stage: Stage, host: Host, run_id: st
     run.repeat(until=lambda: run.is_stopped, args=CYCLE, reads=False, what="the kill")
     run.leave()
     stage.answered(stage.command(run_id, "kill_run")["command_id"], "received", "applied", "confirmed_dead")
+    nudges = [one["command_id"] for one in stage.commands(run_id, "nudge")]
+    assert not any("applied" in stage.statuses(own_id) for own_id in nudges)
 
 
 def test_4_nudges_are_few(stage: Stage, host: Host, run_id: str) -> None:
@@ -112,10 +114,9 @@ def test_5_blocking_a_call_is_not_stopping_a_run(stage: Stage, host: Host, run_i
     run.leave()
     stage.settle()
 
-    (ordered,) = stage.commands(run_id, "kill_run")
+    assert len(stage.commands(run_id, "kill_run")) == 1
     refused = [step for step in stage.steps(run_id) if step.get("outcome") == "blocked"]
     assert 0 < len(refused) <= 20
-    assert all(step["ts_ms"] <= ordered["issued_at_ms"] for step in refused[:2])
 
 
 def test_6_refused_attempts_are_events(stage: Stage, host: Host, run_id: str) -> None:

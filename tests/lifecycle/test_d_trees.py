@@ -43,6 +43,28 @@ def test_40_41_the_whole_family_and_who_is_born_meanwhile(
     assert {step["root_run_id"] for name in names[1:] for step in stage.steps(name)} == {names[0]}
 
 
+def test_42_the_parent_that_waits(stage: Stage, host: Host, run_id: str) -> None:
+    """Who is killed takes nobody along: the parent's open call is its own, and it can say what became of the child."""
+    parent = host.run(run_id)
+    child = host.run(f"{run_id}-child", child_of=parent)
+    assert parent.begin("delegate", {"to": "child"}, call_id="d1") == "allow"
+    ordered = stage.order(kill(child.key, command_id=f"{run_id}-k", **PERSON))
+    stage.answered(ordered, "received", "applied")
+    child.leave()
+    stage.answered(ordered, "received", "applied", "confirmed_dead")
+
+    assert not parent.is_stopped
+    parent.end("d1", outcome="error", error={"class": "killed", "message": "by an operator", "status": ordered})
+    assert parent.call() == "allow"
+    parent.leave()
+    stage.settle()
+    (delegated,) = [step for step in stage.steps(run_id) if step["type"] == "tool_end" and step["tool"] == "delegate"]
+    assert delegated["outcome"] == "error"
+    assert delegated["error"] == {"class": "killed", "message": "by an operator", "status": ordered}
+    assert stage.steps(run_id)[-1]["status"] == "completed"
+    assert stage.steps(f"{run_id}-child")[-1]["status"] == "killed"
+
+
 def test_43_the_siblings(stage: Stage, host: Host, run_id: str) -> None:
     """Who has used up his own allowance ends alone."""
     root = host.run(run_id)

@@ -12,6 +12,21 @@ from tests._support.stage import Stage, now_ms, paced
 from loopwarden.testing import enforcement, kill, nudge, pause
 
 
+def test_67_68_the_old_detector_speaks_first(stage: Stage, host: Host, run_id: str) -> None:
+    """A worker that slept is refused before its successor has ordered anything: the fence is there from the start."""
+    run = host.run(run_id)
+    partition = stage.deployment.partition_of(f"acme|{run_id}".encode())
+    fence = stage.until(lambda: stage.fences(partition), "the fence")[-1]
+    evidence = {"steps_partition": partition}
+    former = kill(run.key, command_id=f"{run_id}-former", epoch=fence["epoch"] - 1, seq=10**6, **evidence)
+    stage.answered(stage.order(former), "stale")
+    assert run.call() == "allow"
+
+    present = kill(run.key, command_id=f"{run_id}-present", epoch=fence["epoch"], seq=1, **evidence)
+    stage.answered(stage.order(present), "received", "applied")
+    run.leave()
+
+
 def test_69_70_a_backlog_and_a_run_that_still_loops(stage: Stage, run_id: str) -> None:
     """Nobody is ended for warnings that were never given; and what happened before the worker came back is known."""
     #  laps of 20 s    1 ... 37       38 39 40
@@ -43,11 +58,14 @@ def test_71_acknowledgements_are_part_of_the_state(stage: Stage, run_id: str) ->
     before = stage.commands(run_id), stage.records(run_id, "moved")
 
     stage.replace_worker()
-    stage.events([{**events[-1], "type": "tool_start", "call_id": "x", "seq": 90, "ts_ms": now_ms() + 1_000}])
-    stage.until(lambda: stage.worker.metric("loopwarden_steps_after_kill_total", tenant="moved") == 1, "the violation")
-    stage.events([{**event, "seq": 91 + n, "ts_ms": now_ms() + 2_000 + n} for n, event in enumerate(events[-3:])])
+    # Two more laps that were made before the gate shut: they are judged, and nothing more is ordered.
+    stage.events(events[16:])
     stage.settle()
     assert (stage.commands(run_id), stage.records(run_id, "moved")) == before
+    assert stage.worker.metric("loopwarden_steps_after_kill_total", tenant="moved") == 0
+
+    stage.events([{**events[-1], "type": "tool_start", "call_id": "x", "seq": 90, "ts_ms": now_ms() + 1_000}])
+    stage.until(lambda: stage.worker.metric("loopwarden_steps_after_kill_total", tenant="moved") == 1, "the violation")
 
 
 @pytest.fixture
@@ -87,4 +105,4 @@ def test_74_a_new_tenant_has_the_default_policy(stage: Stage, host: Host, run_id
     run = host.run(run_id, tenant="newcomer")
     run.repeat(until=lambda: run.is_stopped, what="the kill")
     run.leave()
-    assert stage.commands(run_id, "kill_run")
+    assert stage.command(run_id, "kill_run")["tenant"] == "newcomer"
