@@ -18,7 +18,7 @@ from tests._support.workers import Deployment, Worker, ack_of, wait_until
 
 from loopwarden.testing import TENANT
 from loopwarden_models.codec import encode
-from loopwarden_models.control_state import fence_key
+from loopwarden_models.control_state import breaker_key, fence_key
 from loopwarden_models.ids import control_partition
 
 if TYPE_CHECKING:
@@ -167,6 +167,10 @@ class Stage:
     def records(self, run_id: str, tenant: str = TENANT) -> list[Message]:
         """Return the records of a run on the state topic."""
         return [one for one in self._tail.records("control.state") if one["key"] == f"{tenant}|run|{run_id}"]
+
+    def breakers(self, tenant: str, tool: str) -> list[Message]:
+        """Return the records of a tool's breaker."""
+        return [one for one in self._tail.records("control.state") if one["key"] == breaker_key(tenant, tool)]
 
     def fences(self, partition: int) -> list[Message]:
         """Return the announcements of those who took over a partition of the steps."""

@@ -6,8 +6,8 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
-from tests._support.kafka import ApacheKafka
 from tests._support.hosts import Host
+from tests._support.kafka import ApacheKafka
 from tests._support.stage import Stage
 from tests._support.workers import Deployment
 
@@ -21,6 +21,7 @@ tenants:
   brief: {ladder: {command_ttl_ms: 1500}}
   watched: {mode: shadow}
   frugal: {budget: {limits: {max_steps: 6}}}
+  shaky: {fleet_breaker: {pause_ms: 1000, max_pause_ms: 1000, probe_share: 0.5, lease_ms: 15000}}
   quiet: {silent_run: {observe_ms: 1000, kill_ms: 600000}}
 """
 

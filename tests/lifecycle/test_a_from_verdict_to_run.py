@@ -126,7 +126,7 @@ def test_6_refused_attempts_are_events(stage: Stage, host: Host, run_id: str) ->
         run.begin("rm", {"path": number}, call_id=f"d{number}")
         run.end(f"d{number}", outcome="denied")
         # The framework knows of no such tool, so nobody asked before.
-        run.end(f"u{number}", outcome="unknown_tool", tool="serch", args={"q": number})
+        run.end(f"u{number}", outcome="unknown_tool", tool="look_up", args={"q": number})
     stage.until(
         lambda: {one["reason"]["detector"] for one in stage.commands(run_id, "nudge")} >= {"denied", "unknown_tool"},
         "nudges for both",
