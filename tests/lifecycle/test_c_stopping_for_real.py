@@ -163,18 +163,23 @@ def test_34_a_framework_that_swallows_the_stop(stage: Stage, host: Host, run_id:
 
 
 def test_35_late_but_not_a_violation(stage: Stage, host: Host, run_id: str) -> None:
-    """Steps and answers travel on two topics: what counts is when a call began, not when its end is read."""
+    """Steps and answers travel on two topics: what counts is when a step began, not when its end is read."""
     run = host.run(run_id, tenant="late")
     run.begin("crunch", {"n": 1}, call_id="c1")
-    stop(stage, run, tenant="late")
-    # The answer is known to the detector before the end of the call is.
+    run.repeat(until=lambda: run.is_stopped, what="the kill")
+    ordered = stage.command(run_id, "kill_run")["command_id"]
+    stage.answered(ordered, "received", "applied")
+    # The answer is known to the detector before the ends of what was out are.
     stage.settle()
+    run.tell("after_model", text="an answer", duration_ms=60_000.0)
     run.end("c1", result="late")
     run.leave()
     stage.settle()
 
+    steps = stage.steps(run_id)
+    assert [step["type"] for step in steps[-3:]] == ["model_end", "tool_end", "run_end"]
     stage.until(
-        lambda: stage.worker.metric("loopwarden_steps_consumed_total", tenant="late") == len(stage.steps(run_id)) == 4,
+        lambda: stage.worker.metric("loopwarden_steps_consumed_total", tenant="late") == len(steps),
         "all steps to be counted",
     )
     assert stage.worker.metric("loopwarden_steps_after_kill_total", tenant="late") == 0
