@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from loopwarden_detectors.base import REPEATED, STREAK, Call, Finding, grade
-from loopwarden_detectors.ladder_state import is_news
+from loopwarden_detectors.streak_finding import finding_of
 from loopwarden_models.effects import CLOCK, POLL
 
 if TYPE_CHECKING:
@@ -70,20 +70,18 @@ class ChangingRepeat:
         if count < observe or state.novel * 2 < count:
             return None
         level, threshold = grade(count, observe, nudge)
-        if not is_news(run, policy, self.name, key, level, count):
-            return None
-        return Finding(
-            detector=self.name,
-            pattern=self.pattern,
+        return finding_of(
+            self,
+            run,
+            policy,
+            state,
             level=level,
-            loop_key=key,
             count=count,
             threshold=threshold,
-            first_seq=state.first_seq,
-            first_ms=state.first_ms,
-            first_offset=state.first_offset,
-            tools=(call.tool,),
-            note=(
+            loop_key=key,
+            note=lambda: (
                 f"{call.tool} was called {count} times in a row with the same arguments; {state.novel} answers were new"
             ),
+            tool=call.tool,
+            has_veto=False,
         )

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from loopwarden_detectors.base import NUDGE, REPEATED, STREAK, Call, Finding, grade
-from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.rings import GUARDED, HALF, NO_KEY, POLLS, WAITS
+from loopwarden_detectors.streak_finding import finding_of
 from loopwarden_models.effects import GUARD_ANSWERS, POLL, UNKNOWN
 
 if TYPE_CHECKING:
@@ -100,22 +100,18 @@ class ExactRepeat:
             level, threshold = NUDGE, config.nudge_without_result
         else:
             return None
-        if not is_news(run, policy, self.name, state.call_key, level, count, state.first_seq):
-            return None
         answers = "; its answers are not reported" if state.is_bare else " and the same answer"
-        return Finding(
-            detector=self.name,
-            pattern=self.pattern,
+        return finding_of(
+            self,
+            run,
+            policy,
+            state,
             level=level,
-            loop_key=state.call_key,
             count=count,
             threshold=threshold,
-            first_seq=state.first_seq,
-            first_ms=state.first_ms,
-            first_offset=state.first_offset,
-            tools=(call.tool,),
-            veto_after_seq=state.first_seq,
-            note=f"{call.tool} was called {count} times in a row with the same arguments{answers}",
+            loop_key=state.call_key,
+            note=lambda: f"{call.tool} was called {count} times in a row with the same arguments{answers}",
+            tool=call.tool,
             effect="" if state.is_bare else call.effect,
         )
 

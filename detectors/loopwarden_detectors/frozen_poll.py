@@ -9,8 +9,8 @@ from msgspec import UNSET, Struct
 
 from loopwarden_detectors.base import PATIENT, REPEATED, WATCHED, WATCHES_POLLS, Call, Finding, grade
 from loopwarden_detectors.exact_repeat import is_slow
-from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.rings import OTHER_TOOL, POLLS, WAITS
+from loopwarden_detectors.streak_finding import finding_of
 from loopwarden_models.effects import GUARD_ANSWERS, POLL, READ, UNKNOWN
 
 if TYPE_CHECKING:
@@ -95,21 +95,17 @@ class FrozenPoll:
         config = policy.frozen_poll
         count = state.count
         level, threshold = grade(count, config.observe, config.nudge, kill=config.kill)
-        if not is_news(run, policy, self.name, state.call_key, level, count, state.first_seq):
-            return None
-        return Finding(
-            detector=self.name,
-            pattern=self.pattern,
+        return finding_of(
+            self,
+            run,
+            policy,
+            state,
             level=level,
-            loop_key=state.call_key,
             count=count,
             threshold=threshold,
-            first_seq=state.first_seq,
-            first_ms=state.first_ms,
-            first_offset=state.first_offset,
-            tools=(call.tool,),
-            veto_after_seq=state.first_seq,
-            note=f"{call.tool} was asked {count} times in a row and answered the same, to the letter",
+            loop_key=state.call_key,
+            note=lambda: f"{call.tool} was asked {count} times in a row and answered the same, to the letter",
+            tool=call.tool,
         )
 
 

@@ -9,10 +9,10 @@ from zlib import crc32
 from msgspec import Struct
 
 from loopwarden_detectors.base import KILL, NONE, NUDGE, OBSERVE, Finding
-from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.novelty import RECENT_CALLS, is_learning
 from loopwarden_detectors.rings import GUARDED, POLLS, SILENT, UNPRODUCTIVE, WAITS
 from loopwarden_detectors.sketch import likeness, sketch
+from loopwarden_detectors.streak_finding import finding_of
 from loopwarden_models.events import AnyStep, ModelEnd
 from loopwarden_models.hashes import stable_key
 
@@ -143,20 +143,18 @@ class NearText:
 
     def _finding(self, run: RunState, state: NearTextState, policy: Policy) -> Finding | None:
         level, threshold = _grade(run, state, policy.near_text)
-        if level == NONE or not is_news(run, policy, self.name, state.loop_key, level, state.count, state.first_seq):
+        if level == NONE:
             return None
-        return Finding(
-            detector=self.name,
-            pattern=self.pattern,
+        return finding_of(
+            self,
+            run,
+            policy,
+            state,
             level=level,
-            loop_key=state.loop_key,
             count=state.count,
             threshold=threshold,
-            first_seq=state.first_seq,
-            first_ms=state.first_ms,
-            first_offset=state.first_offset,
-            veto_after_seq=state.first_seq,
-            note=f"{state.count} answers say nearly the same, {state.window.bit_count()} of the last {WINDOW}",
+            loop_key=state.loop_key,
+            note=lambda: f"{state.count} answers say nearly the same, {state.window.bit_count()} of the last {WINDOW}",
         )
 
 

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from loopwarden_detectors.base import EMPTY, WATCHED, WATCHES_WALK, Call, Finding, grade
 from loopwarden_detectors.identity import FULL, NEGATIVE_ANSWER, tool_key
-from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.novelty import after_novelty
 from loopwarden_detectors.rings import HALF, KEPT_CALLS, SILENT, UNPRODUCTIVE
+from loopwarden_detectors.streak_finding import finding_of
 from loopwarden_models.effects import READ, UNKNOWN
 from loopwarden_models.hashes import stable_key
 
@@ -91,21 +91,17 @@ class ParamWalk:
         level, threshold = grade(count, config.observe, config.nudge, config.break_at, kill)
         level = after_novelty(run, level)
         loop_key = _loop_key(call.tool)
-        if not is_news(run, policy, self.name, loop_key, level, count, state.first_seq):
-            return None
-        return Finding(
-            detector=self.name,
-            pattern=self.pattern,
+        return finding_of(
+            self,
+            run,
+            policy,
+            state,
             level=level,
-            loop_key=loop_key,
             count=count,
             threshold=threshold,
-            first_seq=state.first_seq,
-            first_ms=state.first_ms,
-            first_offset=state.first_offset,
-            tools=(call.tool,),
-            veto_after_seq=state.first_seq,
-            note=f"{call.tool} found nothing with {count} different arguments",
+            loop_key=loop_key,
+            note=lambda: f"{call.tool} found nothing with {count} different arguments",
+            tool=call.tool,
             cause=None if state.others_work else "impossible_goal",
         )
 

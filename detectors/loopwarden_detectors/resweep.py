@@ -11,8 +11,8 @@ from msgspec import UNSET, Struct
 
 from loopwarden_detectors.base import ALIKE, KILL, NUDGE, OBSERVE, Call, Finding
 from loopwarden_detectors.identity import tool_key
-from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.novelty import after_novelty
+from loopwarden_detectors.streak_finding import finding_of
 from loopwarden_models.effects import READ, UNKNOWN
 from loopwarden_models.hashes import stable_key
 
@@ -118,21 +118,17 @@ class Resweep:
         level = OBSERVE if not state.is_repeated else KILL if count >= config.kill_sweep else NUDGE
         level = after_novelty(run, level)
         loop_key = _loop_key(state.key)
-        if not is_news(run, policy, self.name, loop_key, level, count, state.first_seq):
-            return None
-        return Finding(
-            detector=self.name,
-            pattern=self.pattern,
+        return finding_of(
+            self,
+            run,
+            policy,
+            state,
             level=level,
-            loop_key=loop_key,
             count=count,
             threshold=config.kill_sweep if level == KILL else config.nudge_sweep,
-            first_seq=state.first_seq,
-            first_ms=state.first_ms,
-            first_offset=state.first_offset,
-            tools=(call.tool,),
-            veto_after_seq=state.first_seq,
-            note=f"{call.tool} pages through what it has read already, for the {_ordinal(count)} time",
+            loop_key=loop_key,
+            note=lambda: f"{call.tool} pages through what it has read already, for the {_ordinal(count)} time",
+            tool=call.tool,
         )
 
 

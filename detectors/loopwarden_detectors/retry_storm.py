@@ -10,8 +10,8 @@ from msgspec import Struct
 from loopwarden_detectors.base import WATCHED, WATCHES_STORM, WENT_WRONG, Call, Finding, grade
 from loopwarden_detectors.causes import cause_of_failure
 from loopwarden_detectors.identity import NEGATIVE_ANSWER
-from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.rings import GUARDED, KEPT_CALLS, POLLS, SILENT, UNDECLARED, UNPRODUCTIVE, WAITS
+from loopwarden_detectors.streak_finding import finding_of
 from loopwarden_models.call_rules import MAX_ATTEMPTS
 from loopwarden_models.effects import POLL, UNKNOWN
 
@@ -97,21 +97,17 @@ class RetryStorm:
         if not level:
             return None
         loop_key = key ^ _IDENTITY or 1
-        if not is_news(run, policy, self.name, loop_key, level, count, state.first_seq):
-            return None
-        return Finding(
-            detector=self.name,
-            pattern=self.pattern,
+        return finding_of(
+            self,
+            run,
+            policy,
+            state,
             level=level,
-            loop_key=loop_key,
             count=count,
             threshold=threshold,
-            first_seq=state.first_seq,
-            first_ms=state.first_ms,
-            first_offset=state.first_offset,
-            tools=(call.tool,),
-            veto_after_seq=state.first_seq,
-            note=f"{call.tool} failed and was called again with the same arguments, {count} times in a minute",
+            loop_key=loop_key,
+            note=lambda: f"{call.tool} failed and was called again with the same arguments, {count} times in a minute",
+            tool=call.tool,
             cause=cause_of_failure(call),
         )
 

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 from loopwarden_detectors.base import ERRORS, WENT_WRONG, Call, Finding, grade
 from loopwarden_detectors.causes import cause_of_failure
 from loopwarden_detectors.identity import is_empty, tool_key
-from loopwarden_detectors.ladder_state import is_news
+from loopwarden_detectors.streak_finding import finding_of
 from loopwarden_models.effects import FAILED, UNKNOWN, WRITE
 from loopwarden_models.hashes import stable_key
 
@@ -127,21 +127,17 @@ class SameError:
             level, threshold = grade(
                 count, config.observe, config.nudge_undeclared, max(config.break_at, config.nudge_undeclared)
             )
-        if not is_news(run, policy, self.name, state.key, level, count, state.first_seq):
-            return None
-        return Finding(
-            detector=self.name,
-            pattern=self.pattern,
+        return finding_of(
+            self,
+            run,
+            policy,
+            state,
             level=level,
-            loop_key=state.key,
             count=count,
             threshold=threshold,
-            first_seq=state.first_seq,
-            first_ms=state.first_ms,
-            first_offset=state.first_offset,
-            tools=(call.tool,),
-            veto_after_seq=state.first_seq,
-            note=f"{call.tool} failed {count} times with the same error",
+            loop_key=state.key,
+            note=lambda: f"{call.tool} failed {count} times with the same error",
+            tool=call.tool,
             cause=cause_of_failure(call),
         )
 

@@ -8,9 +8,9 @@ from msgspec import UNSET, Struct
 
 from loopwarden_detectors.base import REPEATED, Call, Finding, grade
 from loopwarden_detectors.causes import cause_of_failure
-from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.rings import KEPT_CALLS, UNPRODUCTIVE, WAITS
 from loopwarden_detectors.same_error import signature_of
+from loopwarden_detectors.streak_finding import finding_of
 from loopwarden_models.effects import FAILED, POLL, UNKNOWN
 
 if TYPE_CHECKING:
@@ -91,21 +91,19 @@ class SameErrorRaw:
         if not level:
             return None
         loop_key = state.call_key ^ _IDENTITY or 1
-        if not is_news(run, policy, self.name, loop_key, level, state.count, state.first_seq):
-            return None
-        return Finding(
-            detector=self.name,
-            pattern=self.pattern,
+        return finding_of(
+            self,
+            run,
+            policy,
+            state,
             level=level,
-            loop_key=loop_key,
             count=state.count,
             threshold=threshold,
-            first_seq=state.first_seq,
-            first_ms=state.first_ms,
-            first_offset=state.first_offset,
-            tools=(call.tool,),
-            veto_after_seq=state.first_seq,
-            note=f"{call.tool} failed {state.count} times with exactly the same error, whatever was done in between",
+            loop_key=loop_key,
+            note=lambda: (
+                f"{call.tool} failed {state.count} times with exactly the same error, whatever was done in between"
+            ),
+            tool=call.tool,
             cause=cause_of_failure(call),
         )
 

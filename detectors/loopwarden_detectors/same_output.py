@@ -9,8 +9,8 @@ from msgspec import UNSET, Struct
 from loopwarden_detectors.asked_in_words import is_asked_in_words
 from loopwarden_detectors.base import NUDGE, SAME_RESULT, WATCHED, WATCHES_OUTPUT, Call, Finding, grade
 from loopwarden_detectors.identity import FULL, set_key, tool_key
-from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.rings import HALF, NO_KEY, OTHER_TOOL, holds_key
+from loopwarden_detectors.streak_finding import finding_of
 from loopwarden_models.effects import READ, UNKNOWN
 
 if TYPE_CHECKING:
@@ -114,21 +114,17 @@ class SameOutput:
                 count, config.observe, config.nudge, kill=config.kill if call.emptiness != FULL else None
             )
         loop_key = set_key({state.tool_key, call.result_key})
-        if not is_news(run, policy, self.name, loop_key, level, count, state.first_seq):
-            return None
-        return Finding(
-            detector=self.name,
-            pattern=self.pattern,
+        return finding_of(
+            self,
+            run,
+            policy,
+            state,
             level=level,
-            loop_key=loop_key,
             count=count,
             threshold=threshold,
-            first_seq=state.first_seq,
-            first_ms=state.first_ms,
-            first_offset=state.first_offset,
-            tools=(call.tool,),
-            veto_after_seq=state.first_seq,
-            note=f"{call.tool} was asked {count} different things in a row and gave one and the same answer",
+            loop_key=loop_key,
+            note=lambda: f"{call.tool} was asked {count} different things in a row and gave one and the same answer",
+            tool=call.tool,
         )
 
 

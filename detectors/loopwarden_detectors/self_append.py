@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from loopwarden_detectors.base import LONGER, Call, Finding, grade
 from loopwarden_detectors.call_memory import CLOSING_BYTES
-from loopwarden_detectors.ladder_state import is_news
 from loopwarden_detectors.novelty import after_novelty
 from loopwarden_detectors.rings import HALF, NO_KEY
+from loopwarden_detectors.streak_finding import finding_of
 from loopwarden_models.hashes import stable_key
 
 if TYPE_CHECKING:
@@ -91,20 +91,20 @@ class SelfAppend:
         level, threshold = grade(state.count, config.observe, config.nudge, kill=kill)
         level = after_novelty(run, level)
         loop_key = _loop_key(call.tool)
-        if not is_news(run, policy, self.name, loop_key, level, state.count):
-            return None
-        return Finding(
-            detector=self.name,
-            pattern=self.pattern,
+        return finding_of(
+            self,
+            run,
+            policy,
+            state,
             level=level,
-            loop_key=loop_key,
             count=state.count,
             threshold=threshold,
-            first_seq=state.first_seq,
-            first_ms=state.first_ms,
-            first_offset=state.first_offset,
-            tools=(call.tool,),
-            note=f"each of the last {state.count} calls of {call.tool} repeats the one before and appends to it",
+            loop_key=loop_key,
+            note=lambda: (
+                f"each of the last {state.count} calls of {call.tool} repeats the one before and appends to it"
+            ),
+            tool=call.tool,
+            has_veto=False,
         )
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from loopwarden_detectors.base import KILL, NUDGE, Finding
 from loopwarden_detectors.chant import TAIL_CHARS, Chant, longest_chant
-from loopwarden_detectors.ladder_state import is_news
+from loopwarden_detectors.streak_finding import finding_of
 from loopwarden_models.events import MAX_INT, AnyStep, ModelEnd
 
 if TYPE_CHECKING:
@@ -78,21 +78,19 @@ class TextChant:
         level, threshold = NUDGE, config.nudge
         if is_long and state.long >= config.kill_generations:
             level, threshold = KILL, config.kill * config.kill_generations
-        if not is_news(run, policy, self.name, state.loop_key, level, state.repeats, state.first_seq):
-            return None
-        return Finding(
-            detector=self.name,
-            pattern=self.pattern,
+        return finding_of(
+            self,
+            run,
+            policy,
+            state,
             level=level,
-            loop_key=state.loop_key,
             count=state.repeats,
             threshold=threshold,
-            first_seq=state.first_seq,
-            first_ms=state.first_ms,
-            first_offset=state.first_offset,
-            veto_after_seq=state.first_seq,
-            note=f"a block of {chant.period_tokens} tokens was written {chant.repeats} times back to back, "
-            f"{state.repeats} times in all since the last call",
+            loop_key=state.loop_key,
+            note=lambda: (
+                f"a block of {chant.period_tokens} tokens was written {chant.repeats} times back to back, "
+                f"{state.repeats} times in all since the last call"
+            ),
         )
 
 
