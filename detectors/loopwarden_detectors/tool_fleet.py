@@ -134,11 +134,9 @@ class ToolFleet:
             self._note(tool)
 
     def set_by_hand(self, tenant: str, tool: str, state: BreakerStateName, offset: int) -> ToolState | None:
-        """Take over what a person ordered, `None` if it changes nothing: the detector's own `closed` is no order."""
+        """Take over what a person ordered: a manual state, or `closed`. `None` if that changes nothing."""
         known = self.tools.get((tenant, tool))
-        if state not in MANUAL and (state != "closed" or known is None or known.state not in MANUAL):
-            return None
-        if known is not None and known.state == state:
+        if (state == "closed") if known is None else (known.state == state):
             return None
         if known is None:
             known = self._find(tenant, tool, offset)

@@ -113,15 +113,16 @@ class Breakers:
         for known, order in orders.items():
             if order.partition != partition.number:
                 continue
-            tool = fleet.set_by_hand(*known, order.state, max(partition.next_offset[TOOLS] - 1, 0))
-            if tool is not None:
-                tool.version = max(tool.version, order.seq)
+            held = fleet.held.get(known)
+            if order.state == "closed" and held is not None and held.opened_ms > order.append_ms:
+                continue  # it opened again since
+            offset = max(partition.next_offset[TOOLS] - 1, 0)
+            if fleet.set_by_hand(*known, order.state, offset) is not None:
                 partition.dirty_tools.add(known)
                 log.info("breaker of %s (tenant %s): %s by a person", known[1], known[0], order.state)
         for known, tool in list(fleet.manual.items()):
             if known not in orders:
                 fleet.set_by_hand(*known, "closed", tool.offset)
-                tool.version = max(tool.version, self._manual.lifted.get(known, 0))
                 partition.dirty_tools.add(known)
                 log.info("breaker of %s (tenant %s): given back by a person", known[1], known[0])
 

@@ -23,15 +23,22 @@ log = logging.getLogger(__name__)
 _AGAIN_S: Final = 2.0
 _WAIT_MS: Final = 1_000
 _PARTS: Final = 3
-_NAMES: Final[dict[str, BreakerStateName]] = {name: name for name in MANUAL}
+_NAMES: Final[dict[str, BreakerStateName]] = {name: name for name in (*MANUAL, "closed")}
+_OPERATOR: Final = "operator"
 
 
 class Order(NamedTuple):
-    """A manual state, the version of its record, and the partition of `tool-health` whose owner is meant."""
+    """What a person wrote last of a breaker: a manual state, or `closed`, which gives it back to the detector.
+
+    Attributes:
+        version: People count by themselves.
+        append_ms: When the broker got it, Unix milliseconds.
+        partition: Of `tool-health`; its owner is meant.
+    """
 
     state: BreakerStateName
-    epoch: int
-    seq: int
+    version: list[int]
+    append_ms: int
     partition: int
 
 
@@ -39,8 +46,7 @@ class ManualBreakers:
     """Follows `control.state` without a group, from its beginning. Owned by one event loop.
 
     Attributes:
-        orders: By (tenant, tool), what is in force by a person's word.
-        lifted: Where a person gave a breaker back, the version's second part: the detector's next one must be higher.
+        orders: By (tenant, tool). A deleted record is none.
         is_ready: The topic was read to where it ended when the reading began.
     """
 
@@ -48,7 +54,6 @@ class ManualBreakers:
         """Prepare; nothing connects yet."""
         self._settings = settings
         self.orders: dict[ToolId, Order] = {}
-        self.lifted: dict[ToolId, int] = {}
         self.is_ready = False
 
     async def follow(self) -> None:
@@ -76,20 +81,20 @@ class ManualBreakers:
                     self.is_ready = True
                 for records in (await reader.getmany(timeout_ms=_WAIT_MS)).values():
                     for record in records:
-                        self.take(record.key, record.value)
+                        self.take(record.key, record.value, record.timestamp)
         finally:
             await reader.stop()
 
-    def take(self, key: bytes | None, value: bytes | None) -> None:
+    def take(self, key: bytes | None, value: bytes | None, append_ms: int) -> None:
         """Take one record. Of what is no breaker, and of what the detector writes itself, nothing is kept.
 
-        `closed` with a higher version than the order's, or a deletion, gives the breaker back.
+        Of a person's records the highest version holds, whatever the order.
         """
         known = _tool_of(key)
         if known is None:
             return
         if value is None:
-            self._lift(known, 0)
+            self.orders.pop(known, None)
             return
         try:
             record = decode_message(value, BreakerState)
@@ -97,19 +102,12 @@ class ManualBreakers:
             log.warning("the record %r on control.state cannot be read: %s", key, error)
             return
         state = _NAMES.get(record.state)
-        epoch, seq = record.version
-        order = self.orders.get(known)
-        if order is not None and [epoch, seq] < [order.epoch, order.seq]:
+        if state is None or (state not in MANUAL and record.writer != _OPERATOR):
             return
-        if state is not None:
-            self.orders[known] = Order(state, epoch, seq, control_partition(known[0], self._settings.partitions))
-            self.lifted.pop(known, None)
-        elif record.state == "closed" and order is not None and [epoch, seq] > [order.epoch, order.seq]:
-            self._lift(known, seq)
-
-    def _lift(self, known: ToolId, seq: int) -> None:
-        if self.orders.pop(known, None) is not None:
-            self.lifted[known] = seq
+        order = self.orders.get(known)
+        if order is None or record.version >= order.version:
+            number = control_partition(known[0], self._settings.partitions)
+            self.orders[known] = Order(state, record.version, append_ms, number)
 
 
 def _tool_of(key: Any) -> ToolId | None:

@@ -63,10 +63,11 @@ class Tools:
         """Wait until the tenant's breaker stands so."""
         wait_until(lambda: self.state() == state, f"the breaker to be {state}", timeout_s=timeout_s)
 
-    def order(self, state: str, version: list[int]) -> None:
+    def order(self, state: str) -> None:
         """Write what a person orders."""
         key = breaker_key("acme", "search")
-        value = {"v": 1, "key": key, "version": version, "state": state}
+        version = [time.time_ns() // 1_000_000, 0]
+        value = {"v": 1, "key": key, "version": version, "state": state, "writer": "operator"}
         record = OutRecord(control_partition("acme", 2), key.encode(), msgspec.json.encode(value))
         self._deployment.write([record], topic="control.state")
 
@@ -174,21 +175,23 @@ def test_old_failures_open_nothing(apache_kafka: ApacheKafka, tmp_path: Path) ->
 
 
 def test_what_a_person_set_is_left_to_people(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
-    """Held open by hand: no failure and no pause changes it; given back, the detector goes on with a higher version."""
+    """Out of force by hand: no failure changes that; given back, the detector goes on; closed by hand, it is closed."""
     with Deployment(apache_kafka.bootstrap, tmp_path, policy=POLICY) as deployment:
         worker = deployment.start().ready()
         tools = Tools(deployment)
-        tools.order("disabled", [9, 1])
+        tools.order("disabled")
         wait_until(lambda: worker.metric("loopwarden_breaker_state", tenant="acme") == 4, "the order to be seen")
         tools.call("one", down=["acme"])
         deployment.wait_applied("steps", "tool-health")
         assert [record["state"] for record in tools.states()] == ["disabled"]
 
-        tools.order("closed", [9, 5_000])
+        tools.order("closed")
         wait_until(lambda: worker.metric("loopwarden_breaker_state", tenant="acme") == 0, "it to be given back")
         tools.call("two", down=["acme"])
         wait_until(lambda: tools.states()[-1]["state"] == "open", "the breaker to open")
-        assert tools.states()[-1]["version"][1] > 5_000
+        wait_until(lambda: worker.metric("loopwarden_breaker_state", tenant="acme") > 0, "the gauge to say so")
+        tools.order("closed")
+        wait_until(lambda: worker.metric("loopwarden_breaker_state", tenant="acme") == 0, "it to be closed by hand")
 
 
 def test_a_sum_that_cannot_be_read_is_a_dead_letter(apache_kafka: ApacheKafka, tmp_path: Path) -> None:

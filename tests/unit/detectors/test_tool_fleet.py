@@ -104,11 +104,13 @@ def test_a_single_call_is_weighed_like_a_sum() -> None:
 
 
 def test_a_person_takes_the_breaker_and_gives_it_back() -> None:
-    """The detector's own record, read again, is no order."""
+    """Or closes it by hand; what stands so already is left as it is."""
     fleet = ToolFleet(DEFAULT_POLICY)
     fail(fleet, "search")
 
-    assert fleet.set_by_hand("acme", "search", "open", 1) is None
+    assert fleet.set_by_hand("acme", "unseen", "closed", 1) is None
+    assert fleet.set_by_hand("acme", "search", "closed", 1) is not None
+    assert not fleet.held
     assert fleet.set_by_hand("acme", "search", "closed", 1) is None
     assert fleet.set_by_hand("acme", "search", "forced_open", 1) is not None
     assert not fleet.held

@@ -158,12 +158,12 @@ def test_what_was_open_is_deleted_a_day_after_it_was_of_use(monkeypatch: pytest.
 
 
 def test_orders_of_people_are_a_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not before all of them were read; only those of the own partition; and given back with a version above."""
+    """Not before all of them were read, and only those of the own partition; no failure and no pause changes them."""
     worker = Worker(monkeypatch)
     worker.count(worker.now(failed=12))
     worker.manual.orders = {
-        SEARCH: Order("disabled", 9, 700, ACME),
-        ("globex", "search"): Order("disabled", 9, 700, ACME + 1),
+        SEARCH: Order("disabled", [9, 0], 0, ACME),
+        ("globex", "search"): Order("disabled", [9, 0], 0, ACME + 1),
     }
     worker.tick()
     assert worker.partition.tools.tools[SEARCH].state == "open"
@@ -175,11 +175,28 @@ def test_orders_of_people_are_a_level(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worker.partition.tools.tools[SEARCH].state == "disabled"
 
     del worker.manual.orders[SEARCH]
-    worker.manual.lifted[SEARCH] = 900
     worker.tick()
     worker.count(worker.now(failed=12))
-    assert worker.told[-1] == ("open", 901)
+    assert [state for state, _ in worker.told] == ["open", "open"]
+    assert worker.told[-1][1] > worker.told[0][1]
     assert SEARCH in worker.partition.dirty_tools
+
+
+def test_a_person_closes_what_is_open_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is not renewed any more; what fails again later opens again, though the order still stands there."""
+    worker = Worker(monkeypatch)
+    worker.count(worker.now(failed=12))
+    worker.manual.is_ready = True
+    worker.manual.orders = {SEARCH: Order("closed", [9, 0], int(worker.now_s * 1000) + 1_000, ACME)}
+    worker.tick(after_s=2)
+    assert worker.partition.tools.tools[SEARCH].state == "closed"
+    told = len(worker.told)
+    worker.tick(after_s=20)
+    assert len(worker.told) == told
+
+    worker.count(worker.now(failed=12))
+    worker.tick(after_s=1)
+    assert worker.partition.tools.tools[SEARCH].state == "open"
 
 
 def test_what_is_dropped_and_held_back_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,55 +13,55 @@ from loopwarden_streams.settings import Settings
 SEARCH = ("acme", "search")
 
 
-def take(manual: ManualBreakers, state: str | None, version: list[int] | None = None, key: str = "") -> None:
-    """Let it read one record of the tool."""
+def take(manual: ManualBreakers, state: str | None, version: int = 1, *, key: str = "", **more: Any) -> None:
+    """Let it read one record of the tool, appended at `version`."""
     key = key or "|".join([SEARCH[0], "breaker", SEARCH[1]])
-    value: Any = {"v": 1, "key": key, "version": version or [1, 1], "state": state}
-    manual.take(key.encode(), None if state is None else msgspec.json.encode(value))
+    value: Any = {"v": 1, "key": key, "version": [version, 0], "state": state} | more
+    manual.take(key.encode(), None if state is None else msgspec.json.encode(value), version)
 
 
 def states(manual: ManualBreakers) -> dict[tuple[str, str], str]:
-    """Return what is in force."""
+    """Return what people said last."""
     return {known: order.state for known, order in manual.orders.items()}
 
 
-def test_an_order_holds_until_a_newer_one() -> None:
-    """The detector's own records, before and after, are no orders; neither is an older `closed` that comes late."""
+def test_the_newest_order_holds() -> None:
+    """The detector's own records are no orders, whatever their version; an older order that comes late is none."""
     manual = ManualBreakers(Settings())
-    take(manual, "open", [3, 8])
+    take(manual, "open", 3)
+    take(manual, "closed", 4)
     assert states(manual) == {}
-    take(manual, "forced_open", [3, 9])
-    take(manual, "half_open", [4, 2])
-    take(manual, "closed", [3, 8])
+    take(manual, "forced_open", 9)
+    take(manual, "half_open", 10)
+    take(manual, "closed", 11)
+    take(manual, "closed", 8, writer="operator")
     assert states(manual) == {SEARCH: "forced_open"}
-    assert manual.orders[SEARCH].partition == control_partition("acme", Settings().partitions)
-    take(manual, "observe_only", [5, 1])
-    take(manual, "disabled", [4, 9])
-    assert states(manual) == {SEARCH: "observe_only"}
+    order = manual.orders[SEARCH]
+    assert (order.append_ms, order.partition) == (9, control_partition("acme", Settings().partitions))
+    take(manual, "closed", 12, writer="operator")
+    take(manual, "disabled", 10, writer="operator")
+    assert states(manual) == {SEARCH: "closed"}
 
 
-def test_closed_and_a_deletion_give_it_back() -> None:
-    """With the version that the detector's next record must be above."""
+def test_a_deleted_record_is_no_order() -> None:
+    """What is gone from the topic binds nobody."""
     manual = ManualBreakers(Settings())
-    take(manual, "disabled", [3, 9])
-    take(manual, "closed", [3, 10])
-    assert (states(manual), manual.lifted) == ({}, {SEARCH: 10})
-    take(manual, "disabled", [3, 11])
-    assert manual.lifted == {}
+    take(manual, "disabled")
     take(manual, None)
-    assert (states(manual), manual.lifted) == ({}, {SEARCH: 0})
+
+    assert states(manual) == {}
 
 
 def test_other_records_and_broken_ones_are_passed_over() -> None:
     """The topic holds runs, fences and the big switch as well, and what anybody may have written by mistake."""
     manual = ManualBreakers(Settings())
-    take(manual, "disabled", [3, 9])
-    take(manual, "killed", [3, 10], key="acme|run|r-1")
-    take(manual, "enforce", [3, 10], key="*|enforcement|global")
-    manual.take(b"acme|breaker|search", b"{")
-    manual.take(b"acme|breaker|search", b'{"v":1,"key":"acme|breaker|search","version":[9],"state":"closed"}')
-    manual.take(None, b"{}")
-    manual.take(b"\xff|breaker", b"{}")
+    take(manual, "disabled", 9)
+    take(manual, "killed", 10, key="acme|run|r-1")
+    take(manual, "enforce", 10, key="*|enforcement|global")
+    manual.take(b"acme|breaker|search", b"{", 11)
+    manual.take(b"acme|breaker|search", b'{"v":1,"key":"acme|breaker|search","version":[9],"state":"closed"}', 11)
+    manual.take(None, b"{}", 11)
+    manual.take(b"\xff|breaker", b"{}", 11)
 
     assert states(manual) == {SEARCH: "disabled"}
 
