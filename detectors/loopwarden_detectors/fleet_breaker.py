@@ -1,7 +1,8 @@
 """The circuit breaker that all runs of a tool share: closed, open, half open.
 
 Pure functions over the state of one tool. Sums of calls and ticks go in, transitions come out; a transition that is to
-be obeyed is a record on `control.state`. What a person set (`forced_open`, `disabled`, `observe_only`) is never left.
+be obeyed is a record on `control.state`. What a person set (`forced_open`, `disabled`, `observe_only`) is never left;
+in `observe_only` it is said, in shadow, when it would have opened.
 """
 
 from __future__ import annotations
@@ -74,7 +75,11 @@ def observe(
     if mode == "off" and tool.state == "closed":
         return NOTHING
     due = tick(tool, one.at_ms, config, mode)
-    if tool.state in MANUAL or one.at_ms // 1000 < tool.counts_from:
+    if tool.state == "observe_only":
+        mode, act = "shadow", False
+    elif tool.state in MANUAL:
+        return due
+    if one.at_ms // 1000 < tool.counts_from:
         return due
     tool.heard_ms = max(tool.heard_ms, one.at_ms)
     if tool.state == "half_open":
@@ -162,7 +167,7 @@ def _judge(tool: ToolState, config: BreakerConfig, mode: Mode, *, act: bool, roo
     tool.quiet_ms = tool.now_ms + config.pause_ms
     shown: Mode = "shadow" if mode == "enforce" else mode
     note = f"{tool.tool}: {said}"
-    return _said(tool, "closed", "closed", "break", shown, note, evidence, held_back=full is not None)
+    return _said(tool, tool.state, tool.state, "break", shown, note, evidence, held_back=full is not None)
 
 
 def _why(tool: ToolState, config: BreakerConfig) -> tuple[Evidence, str] | None:
@@ -202,7 +207,7 @@ def _observed(tool: ToolState, config: BreakerConfig, mode: Mode) -> Transition 
     runs = config.min_runs
     note = f"{tool.tool}: {failures} of {tool.calls} calls failed within {window_s} s, in {runs} runs or more"
     evidence = _evidence(tool, failures, config.observe, window_s)
-    return _said(tool, "closed", "closed", "observe", mode, note, evidence)
+    return _said(tool, tool.state, tool.state, "observe", mode, note, evidence)
 
 
 def _probed(tool: ToolState, one: SecondSum, config: BreakerConfig, mode: Mode) -> Sequence[Transition]:

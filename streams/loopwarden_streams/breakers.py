@@ -80,12 +80,13 @@ class Breakers:
     async def tick(self, partition: Partition) -> None:
         """Let time pass: what a person ordered, pauses, leases, and tools that are out of use.
 
-        While sums are read that a former owner may have judged, time stands still.
+        While sums are read that a former owner may have judged, time stands still; and before what people ordered is
+        known, for a renewal would lie above it in the log.
 
         Raises:
             TransportError: The broker refused something, now or since the last call.
         """
-        if partition.next_offset[TOOLS] < partition.tools_until:
+        if partition.next_offset[TOOLS] < partition.tools_until or not self._manual.is_ready:
             return
         now_ms = int(time.time() * 1000)
         self._obey(partition)
@@ -106,8 +107,6 @@ class Breakers:
 
     def _obey(self, partition: Partition) -> None:
         """Take over what people ordered, a level: whatever was missed is seen at the next tick."""
-        if not self._manual.is_ready:
-            return
         fleet = partition.tools
         orders = self._manual.orders
         for known, order in orders.items():

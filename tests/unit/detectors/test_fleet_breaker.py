@@ -212,7 +212,9 @@ def test_what_a_person_set_is_never_left(state: Any) -> None:
     tool = opened()
     set_by_hand(tool, state)
 
-    assert feed(tool, second(2, failed=50), second(3, ok=50)) == []
+    said = feed(tool, second(2, failed=50), second(3, ok=50))
+    assert [(one.verdict.level, one.verdict.mode) for one in said] == [("break", "shadow")] * (state == "observe_only")
+    assert changes(said) == []
     assert tick(tool, T0 + 10_000_000, CONFIG, "enforce") == ()
     assert tool.state == state
     set_by_hand(tool, "closed")

@@ -59,6 +59,7 @@ class Worker:
         monkeypatch.setattr("loopwarden_streams.breakers.time.monotonic", lambda: self.now_s)
         self.sent = Sent()
         self.manual = ManualBreakers(SETTINGS)
+        self.manual.is_ready = True
         self.metrics = Metrics()
         self.breakers = Breakers(SETTINGS, cast("Outbox", self.sent), self.metrics, self.manual)
         self.partition = Partition(number=ACME, epoch=3, next_offset={}, policy=POLICY)
@@ -161,12 +162,13 @@ def test_orders_of_people_are_a_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not before all of them were read, and only those of the own partition; no failure and no pause changes them."""
     worker = Worker(monkeypatch)
     worker.count(worker.now(failed=12))
+    worker.manual.is_ready = False
     worker.manual.orders = {
         SEARCH: Order("disabled", [9, 0], 0, ACME),
         ("globex", "search"): Order("disabled", [9, 0], 0, ACME + 1),
     }
-    worker.tick()
-    assert worker.partition.tools.tools[SEARCH].state == "open"
+    worker.tick(after_s=40)
+    assert [state for state, _ in worker.told] == ["open"]
     worker.manual.is_ready = True
     worker.tick()
     assert {known: tool.state for known, tool in worker.partition.tools.tools.items()} == {SEARCH: "disabled"}
@@ -186,7 +188,6 @@ def test_a_person_closes_what_is_open_once(monkeypatch: pytest.MonkeyPatch) -> N
     """The lease is not renewed any more; what fails again later opens again, though the order still stands there."""
     worker = Worker(monkeypatch)
     worker.count(worker.now(failed=12))
-    worker.manual.is_ready = True
     worker.manual.orders = {SEARCH: Order("closed", [9, 0], int(worker.now_s * 1000) + 1_000, ACME)}
     worker.tick(after_s=2)
     assert worker.partition.tools.tools[SEARCH].state == "closed"
