@@ -25,6 +25,9 @@ RENEWALS_A_LEASE: Final = 3
 # What is out of use is looked for now and then: it counts hours.
 SWEEP_EVERY_S: Final = 60.0
 
+# Calls are dated to the second.
+SECOND_MS: Final = 1_000
+
 Said = list[tuple[ToolState, Transition]]
 
 
@@ -113,7 +116,7 @@ class Breakers:
             if order.partition != partition.number:
                 continue
             held = fleet.held.get(known)
-            if order.state == "closed" and held is not None and held.opened_ms > order.append_ms:
+            if order.state == "closed" and held is not None and held.opened_ms + SECOND_MS > order.append_ms:
                 continue  # it opened again since
             offset = max(partition.next_offset[TOOLS] - 1, 0)
             if fleet.set_by_hand(*known, order.state, offset) is not None:

@@ -200,6 +200,18 @@ def test_a_person_closes_what_is_open_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert worker.partition.tools.tools[SEARCH].state == "open"
 
 
+def test_what_opens_in_the_second_of_an_order_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given back, it fails at once; its calls are dated to the second, which began before the order came."""
+    worker = Worker(monkeypatch)
+    worker.now_s = float(int(worker.now_s))
+    worker.manual.orders = {SEARCH: Order("closed", [9, 0], int(worker.now_s * 1000) + 400, ACME)}
+    worker.now_s += 0.8
+    worker.count(worker.now(failed=12))
+    worker.tick(after_s=0.1)
+
+    assert worker.partition.tools.tools[SEARCH].state == "open"
+
+
 def test_what_is_dropped_and_held_back_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left out in silence."""
     worker = Worker(monkeypatch)
