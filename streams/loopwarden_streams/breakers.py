@@ -161,7 +161,7 @@ class Breakers:
             fleet.forget(tool)
             partition.dirty_tools.discard(known)
             partition.dead_tools.add(known)
-        await self._outbox.delete_breakers(partition, [breaker_key(*known) for known, tool in gone if tool.episode])
+        await self._outbox.delete_records(partition, [breaker_key(*known) for known, tool in gone if tool.episode])
 
     def _count_probes(self, tool: ToolState, sums: PartialSum) -> None:
         probes = [one for one in sums.seconds if one.at_ms // 1000 >= tool.counts_from]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -31,6 +32,7 @@ from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
 from loopwarden_streams.recovery import Recovery
 from loopwarden_streams.recovery_watch import RecoveryWatch
 from loopwarden_streams.settings import Settings
+from loopwarden_streams.spent_records import SpentRecords
 from loopwarden_streams.ticks import Ticker
 from loopwarden_streams.topics import find_obstacles
 from loopwarden_streams.transport import BatchConsumer
@@ -40,6 +42,7 @@ log = logging.getLogger(__name__)
 LAG_EVERY_S = 2.0
 RECOVERY_EVERY_S = 1.0
 REPORT_EVERY_S = 1.0
+SWEEP_EVERY_S = 60.0
 # A quarter of a second: what a breaker that opens is late by. Traffic grows with the number of tools. judgement
 SUMS_EVERY_S = 0.25
 # How long a stop waits for a checkpoint or a tick under way; the worker's own limit for all of a stop is 25 s.
@@ -73,7 +76,8 @@ class Detector:
         self._control = new_producer(settings)
         self.app = make_app(settings, data_dir)
         self.outbox = Outbox(settings, self._bulk, self._control)
-        self.manual = ManualBreakers(settings)
+        self.spent = SpentRecords(settings.run_record_ttl_ms)
+        self.manual = ManualBreakers(settings, self.spent)
         self.breakers = Breakers(settings, self.outbox, self.metrics, self.manual)
         self.dispatch = Dispatch(settings, self.policy, self.partitions, self.outbox, self.metrics)
         self.ingest = Ingest(
@@ -142,6 +146,7 @@ class Detector:
         self._every(self.settings.tick_ms / 1000, self.ticker.tick)
         self._every(LAG_EVERY_S, self.lag.look)
         self._every(REPORT_EVERY_S, self._report)
+        self._every(min(SWEEP_EVERY_S, self.settings.run_record_ttl_ms / 1000 + 1), self._sweep_records)
 
     async def stop(self, *, save: bool = True) -> None:
         """Save, commit, leave the group, and close the connections.
@@ -190,6 +195,14 @@ class Detector:
     async def _checkpoint(self) -> None:
         if self.is_ready:
             await self.checkpointer.save()
+
+    async def _sweep_records(self) -> None:
+        # One worker of the fleet does it, whoever owns the first partition.
+        partition = self.partitions.get(0)
+        keys = self.spent.due(int(time.time() * 1000)) if partition is not None else []
+        if partition is not None and keys:
+            await self.outbox.delete_records(partition, keys)
+            log.info("%d records of runs that bind nothing any more are deleted", len(keys))
 
     async def _report(self) -> None:
         self.ingest.report()

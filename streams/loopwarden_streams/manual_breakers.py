@@ -17,6 +17,7 @@ from loopwarden_models.errors import InvalidEvent
 from loopwarden_models.ids import control_partition
 from loopwarden_streams.kafka_client import client_arguments
 from loopwarden_streams.settings import Settings
+from loopwarden_streams.spent_records import SpentRecords
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +51,10 @@ class ManualBreakers:
         is_ready: The topic was read to where it ended when the reading began.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        """Prepare; nothing connects yet."""
+    def __init__(self, settings: Settings, spent: SpentRecords | None = None) -> None:
+        """Prepare; nothing connects yet. What is read of runs goes to `spent`."""
         self._settings = settings
+        self._spent = spent
         self.orders: dict[ToolId, Order] = {}
         self.is_ready = False
 
@@ -82,6 +84,8 @@ class ManualBreakers:
                 for records in (await reader.getmany(timeout_ms=_WAIT_MS)).values():
                     for record in records:
                         self.take(record.key, record.value, record.timestamp)
+                        if self._spent is not None:
+                            self._spent.take(record.key, record.value, record.timestamp)
         finally:
             await reader.stop()
 

@@ -207,8 +207,8 @@ class Outbox:
             out[self._control_partition(tenant)].append(Out(record.key.encode(), self._encode_control(record)))
         await self._hand_over(partition, self._control, "control.state", out)
 
-    async def delete_breakers(self, partition: Partition, keys: Sequence[str]) -> None:
-        """Delete the records of breakers that have been closed for long.
+    async def delete_records(self, partition: Partition, keys: Sequence[str]) -> None:
+        """Delete records of `control.state` that have bound nothing for long.
 
         Raises:
             TransportError: The broker refused something.

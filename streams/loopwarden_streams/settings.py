@@ -45,6 +45,9 @@ class Settings:
     max_runs: int = _setting(500_000, "run trees held in memory; beyond it the idlest are evicted")
     run_ttl_ms: int = _setting(86_400_000, "a run without a step for this long is forgotten")
     ended_run_ttl_ms: int = _setting(300_000, "a run that ended is kept for this long, for late copies and answers")
+    run_record_ttl_ms: int = _setting(
+        86_400_000, "a run's record on control.state that binds nothing any more is deleted after this long"
+    )
     max_step_bytes: int = _setting(1_048_576, "a larger record goes to the dead-letter topic")
     max_action_age_ms: int = _setting(
         60_000, "older steps are judged in shadow: no command for what is long over; 0 = act on all"
@@ -84,7 +87,14 @@ class Settings:
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} = {getattr(self, name)} must be at least 1")
-        for name in ("max_action_age_ms", "port", "max_clock_ahead_ms", "run_ttl_ms", "ended_run_ttl_ms"):
+        for name in (
+            "max_action_age_ms",
+            "port",
+            "max_clock_ahead_ms",
+            "run_ttl_ms",
+            "ended_run_ttl_ms",
+            "run_record_ttl_ms",
+        ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} = {getattr(self, name)} must not be negative")
         if not 0 < self.dead_letter_max_ratio <= 1:

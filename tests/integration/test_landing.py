@@ -142,6 +142,24 @@ def test_the_record_of_a_run_that_completed_first_is_withdrawn(apache_kafka: Apa
         assert worker.metric("loopwarden_command_alarms_total") == 0
 
 
+def test_records_that_bind_nothing_any_more_are_deleted(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
+    """A compacted topic keeps the last word of every run that ever was ordered anything; `killed` stays."""
+    policy = QUICK.replace("kill_grace_ms: 0", "kill_grace_ms: 0, command_ttl_ms: 2000")
+    with quick(apache_kafka, tmp_path, policy, run_record_ttl_ms=500) as deployment:
+        deployment.start().ready()
+        deployment.write(records([*loop("dead"), *loop("lost")], deployment.partitions))
+        deployment.wait_applied()
+        by_run = {kill["run_id"]: kill for kill in kills(deployment)}
+        deployment.write([ack_of(deployment, by_run["dead"], "applied")], topic="acks")
+
+        def deleted() -> set[bytes | None]:
+            return {record.key for record in deployment.read("control.state") if record.value is None}
+
+        wait_until(deleted, "the record to be deleted", context=deployment.logs)
+        assert deleted() == {b"acme|run|lost"}
+        assert states(deployment, "dead")[-1] == "killed"
+
+
 def test_kills_beyond_the_blast_radius_are_kept_back_also_after_a_crash(
     apache_kafka: ApacheKafka, tmp_path: Path
 ) -> None:
