@@ -84,7 +84,7 @@ def command_key(command_id: str) -> int:
     -1 for an id of another make: an operator's may be any text.
     """
     try:
-        return int(command_id[:16], 16)
+        return int(command_id[:16], 16) or -1
     except ValueError:
         return -1
 
