@@ -176,7 +176,7 @@ class Deployment:
         bootstrap: Address of the broker.
         directory: For logs and the policy file.
         partitions: Of steps, acks and the changelog.
-        policy: Text of a policy file.
+        policy: Text of a policy file. Kills are limited only where it says so.
         topics: Topics to create in another way than `loopwarden topics` does, by their names in the contract;
             `changelog` is that of the runs.
         settings: Any of the worker's, over `FAST`.
@@ -188,7 +188,7 @@ class Deployment:
         directory: Path,
         *,
         partitions: int = 4,
-        policy: str = BOUNDLESS,
+        policy: str = "",
         topics: Mapping[str, NewTopicSpec] | None = None,
         **settings: Any,
     ) -> None:
@@ -209,10 +209,11 @@ class Deployment:
             "control_partitions": 2,
             **settings,
         }
-        if policy:
-            policy_path = self._directory / "policy.yaml"
-            policy_path.write_text(policy, encoding="utf-8")
-            values["policy"] = str(policy_path)
+        if "blast_radius" not in policy:
+            policy = f"{policy.rstrip()}\n{BOUNDLESS}"
+        policy_path = self._directory / "policy.yaml"
+        policy_path.write_text(policy, encoding="utf-8")
+        values["policy"] = str(policy_path)
         self.environ = _environ(values)
 
     def __enter__(self) -> Self:

@@ -8,10 +8,10 @@ from typing import Any
 
 from tests._support.fleet import GAP_MS, Event, looping, records
 from tests._support.kafka import ApacheKafka
-from tests._support.workers import BOUNDLESS, Deployment, ack_of, wait_until
+from tests._support.workers import Deployment, ack_of, wait_until
 
 # The shortest times that a policy may ask for.
-QUICK = BOUNDLESS + "ladder: {receive_timeout_ms: 1000, confirm_timeout_ms: 1000, kill_grace_ms: 0}\n"
+QUICK = "ladder: {receive_timeout_ms: 1000, confirm_timeout_ms: 1000, kill_grace_ms: 0}\n"
 
 
 def now_ms() -> int:
