@@ -45,7 +45,7 @@ class Sent:
         """Keep the verdicts."""
         self.verdicts += verdicts
 
-    async def delete_breakers(self, _: Partition, keys: Sequence[str]) -> None:
+    async def delete_records(self, _: Partition, keys: Sequence[str]) -> None:
         """Keep the keys."""
         self.deleted += keys
 
