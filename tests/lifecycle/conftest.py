@@ -9,21 +9,26 @@ import pytest
 from tests._support.hosts import Host
 from tests._support.kafka import ApacheKafka
 from tests._support.stage import Stage
-from tests._support.workers import Deployment
+from tests._support.workers import BOUNDLESS, Deployment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# Tenants whose times and limits are short enough to wait for them.
-POLICY = """
+# Tenants whose times and limits are short enough to wait for them. And room for loops: on a busy machine they go round
+# for long before they are answered, and none is to be ended for its steps.
+POLICY = (
+    BOUNDLESS
+    + """
 mode: enforce
+budget: {observe_steps: 700, nudge_steps: 800, max_steps_if_stuck: 900}
 tenants:
-  brief: {ladder: {command_ttl_ms: 1500}}
+  brief: {ladder: {command_ttl_ms: 1500, receive_timeout_ms: 1000}}
   watched: {mode: shadow}
   frugal: {budget: {limits: {max_steps: 6}}}
   shaky: {fleet_breaker: {pause_ms: 1000, max_pause_ms: 1000, probe_share: 0.5, lease_ms: 15000}}
   quiet: {silent_run: {observe_ms: 1000, kill_ms: 600000}}
 """
+)
 
 _numbers = itertools.count(1)
 

@@ -46,7 +46,7 @@ def test_57_58_probes_close_it_and_refusals_do_not_hold_it_open(
     assert {"allow", "block"} <= set(answers)
     refused = [step for name in {run.key.run_id for run in runs} for step in stage.steps(name) if blocked(step)]
     assert len(refused) >= answers.count("block")
-    assert stage.worker.metric("loopwarden_breaker_transitions_total", tenant="shaky", to="open") == 1
+    assert stage.worker.metric("loopwarden_breaker_transitions_total", tenant="shaky", to="closed") == 1
     for run in runs:
         stage.until(partial(is_open, run), "the open door")
         run.leave()
