@@ -89,6 +89,8 @@ def test_4_nudges_are_few(stage: Stage, host: Host, run_id: str) -> None:
         stage.settle()
     assert nudges() == 3, "one for the loop that was left, and two for the other, which began at the first rung"
 
+    for one in stage.commands(run_id, "nudge"):
+        stage.answered(one["command_id"], "received")
     assert len(run.prompt()) == 3
     run.repeat(until=lambda: run.is_stopped, args=("the second question",), what="the kill")
     run.leave()
@@ -104,11 +106,15 @@ def test_4_nudges_are_few(stage: Stage, host: Host, run_id: str) -> None:
 def test_5_blocking_a_call_is_not_stopping_a_run(stage: Stage, host: Host, run_id: str) -> None:
     """A blocked tool ends nothing: what runs against the door again and again is ended."""
     run = host.run(run_id)
-    for laps in (3, 2):
-        for _ in range(laps):
-            run.call()
-        stage.settle()
-        run.prompt()
+    for _ in range(3):
+        run.call()
+    nudged = stage.command(run_id, "nudge")["command_id"]
+    stage.answered(nudged, "received")
+    run.prompt()
+    stage.answered(nudged, "received", "applied")
+    stage.settle()
+    for _ in range(2):
+        run.call()
     (blocked,) = stage.until(lambda: stage.records(run_id), "the block")
     assert [one["tool"] for one in blocked["blocked_tools"]] == ["search"]
 
