@@ -250,7 +250,8 @@ def _half_open(tool: ToolState, config: BreakerConfig, mode: Mode) -> Transition
     tool.share = config.probe_share
     tool.is_wider = False
     tool.until_ms = tool.now_ms + config.probe_wait_ms
-    tool.counts_from = tool.now_ms // 1000 - SKEW_S
+    # Not before it opened, either: what failed then comes late, and is no probe.
+    tool.counts_from = tool.now_ms // 1000 - min(SKEW_S, config.pause_ms // 2_000)
     note = f"{tool.tool}: half open, {tool.share:.0%} of the runs may try"
     return _said(tool, "open", "half_open", "observe", mode, note, Evidence(count=0), is_change=True)
 

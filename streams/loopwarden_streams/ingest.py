@@ -24,6 +24,7 @@ from loopwarden_detectors.run_state import TreeState
 from loopwarden_detectors.watch import observe
 from loopwarden_models.acks import Ack
 from loopwarden_models.codec import decode_message, decode_step
+from loopwarden_models.commands import Reason
 from loopwarden_models.errors import InvalidEvent
 from loopwarden_models.events import AnyStep, RunStart, ToolEnd, step_key
 from loopwarden_models.patterns import Level
@@ -283,7 +284,10 @@ class Ingest:
             answer = Answer(record.key or b"", ack, record.offset)
             if partition.is_replaying:
                 partition.early.add(answer)
-            await self._acknowledge(partition, answer)
+            try:
+                await self._acknowledge(partition, answer)
+            except InvalidEvent as error:
+                refused.append((record, error))
         partition.next_offset[ACKS] = records[-1].offset + 1
         if refused:
             await self._outbox.publish(partition, (), self._letters(partition, ACKS, records, refused))
@@ -309,7 +313,12 @@ class Ingest:
         tree = partition.trees.get(answer.key)
         if tree is None or answer.offset <= tree.acks_offset:
             return
-        stop = acknowledge(tree, answer.ack, partition.clock_ms())
+        try:
+            stop = acknowledge(tree, answer.ack, partition.clock_ms())
+        except Exception as error:
+            # As in `_judge`: one answer must not end the worker, and end it again at every start.
+            self._log_fault(partition, answer.offset, error)
+            raise InvalidEvent("unhandled", repr(error)[:500]) from error
         if answer.ack.status == "confirmed_dead" and is_confirmed(tree, answer.ack.command_id):
             self._metrics.count_kill_confirmed()
         partition.dirty.add(answer.key)
@@ -317,7 +326,8 @@ class Ingest:
             # The same answer again changes nothing: until the replay is over, it may have to come again.
             tree.acks_offset = answer.offset
         if stop is not None and stop.level >= Level.KILL:
-            await self._outbox.confirm_kill(partition, answer.ack.tenant, answer.ack.run_id, stop.command_id)
+            reason = Reason(pattern=stop.pattern, detector=stop.detector, count=stop.count)
+            await self._outbox.confirm_kill(partition, answer.ack.tenant, answer.ack.run_id, stop.command_id, reason)
 
     async def _settle_early(self, partition: Partition, decisions: Sequence[tuple[Decision, int]]) -> None:
         """Say what early answers to commands that were just given again mean, and let go of them after the replay."""
@@ -327,7 +337,7 @@ class Ingest:
                 continue
             for _, ack, _ in partition.early.to(order.command_id):
                 if ack.status == "applied":
-                    await self._outbox.confirm_kill(partition, ack.tenant, ack.run_id, order.command_id)
+                    await self._outbox.confirm_kill(partition, ack.tenant, ack.run_id, order.command_id, order.reason)
         if not partition.is_replaying:
             for answer in partition.early.release():
                 await self._acknowledge(partition, answer)

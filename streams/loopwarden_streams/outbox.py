@@ -233,8 +233,12 @@ class Outbox:
         if self._failed is not None:
             raise self._failed
 
-    async def confirm_kill(self, partition: Partition, tenant: str, run_id: str, command_id: str) -> None:
+    async def confirm_kill(
+        self, partition: Partition, tenant: str, run_id: str, command_id: str, reason: Reason
+    ) -> None:
         """Put a run's kill in force for every later incarnation: its gate is known to be shut.
+
+        A start that is refused tomorrow tells `reason` to whoever wonders.
 
         Raises:
             KafkaError: The producer is closed or the topic unknown.
@@ -245,6 +249,7 @@ class Outbox:
             version=_version(partition),
             state="killed",
             command_id=command_id,
+            reason=reason,
         )
         await self._send_record(tenant, record, self._outstanding[partition.number])
 
