@@ -145,7 +145,9 @@ def test_21_brought_back_a_day_later(stage: Stage, host: Host, own_host: Callabl
     killed_by_detector(stage, host, run_id)
     later = own_host()
 
-    with pytest.raises(StartRefusedError, match=r"killed by the detector at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC: \w+ x\d+"):
+    with pytest.raises(
+        StartRefusedError, match=r"killed by the detector at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC: \w+ x\d+"
+    ):
         later.run(run_id)
 
     stage.settle()
