@@ -17,14 +17,18 @@ from loopwarden_models.commands import Command
 from loopwarden_models.control_state import BreakerState, EnforcementRecord, FenceRecord, RunRecord
 from loopwarden_models.errors import InvalidEvent
 from loopwarden_models.events import STEP_TYPES, AnyStep
+from loopwarden_models.operator_actions import OperatorAction
 from loopwarden_models.tool_health import PartialSum
+from loopwarden_models.verdicts import Verdict
 
 # Kafka's own default for a record. A step is about 1 KB; whoever needs more cuts `result` and sends its hash.
 MAX_STEP_BYTES = 1_048_576
 
 TENANT_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-_M = TypeVar("_M", Command, Ack, RunRecord, BreakerState, FenceRecord, EnforcementRecord, PartialSum)
+_M = TypeVar(
+    "_M", Command, Ack, RunRecord, BreakerState, FenceRecord, EnforcementRecord, PartialSum, OperatorAction, Verdict
+)
 
 _decode_step = msgspec.json.Decoder(AnyStep).decode
 _encode = msgspec.json.Encoder().encode
@@ -110,8 +114,40 @@ def decode_message(value: bytes | None, kind: type[_M], *, max_bytes: int = MAX_
 
 _DECODERS: dict[type[msgspec.Struct], Callable[[bytes], Any]] = {
     kind: msgspec.json.Decoder(kind).decode
-    for kind in (Command, Ack, RunRecord, BreakerState, FenceRecord, EnforcementRecord, PartialSum)
+    for kind in (
+        Command,
+        Ack,
+        RunRecord,
+        BreakerState,
+        FenceRecord,
+        EnforcementRecord,
+        PartialSum,
+        OperatorAction,
+        Verdict,
+    )
 }
+
+
+def decode_said(value: bytes | None, *, max_bytes: int = MAX_STEP_BYTES) -> Verdict | OperatorAction | None:
+    """Decode a record of the topic of verdicts.
+
+    Returns:
+        A verdict, what a person did, or `None` for a record of a `type` that this version does not know.
+
+    Raises:
+        InvalidEvent: As `decode_step`.
+    """
+    kind: object = None
+    if value is not None and len(value) <= max_bytes:
+        try:
+            kind = _decode_envelope(value).type
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise invalid_event(error, value) from None
+    if kind is None:
+        return decode_message(value, Verdict, max_bytes=max_bytes)
+    if kind == "operator_action":
+        return decode_message(value, OperatorAction, max_bytes=max_bytes)
+    return None
 
 
 def encode(message: msgspec.Struct) -> bytes:

@@ -128,6 +128,7 @@ class EnforcementRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         state: `enforce` or `observe_only`.
+        reason: Why it was switched, and by whom.
     """
 
     v: Version
@@ -136,6 +137,7 @@ class EnforcementRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: ShortText
     kid: KeyId | None = None
     sig: Signature | None = None
+    reason: Reason | None = None
 
 
 def run_record_key(tenant: str, run_id: str) -> str:

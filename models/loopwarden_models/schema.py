@@ -29,6 +29,7 @@ from loopwarden_models.control_state import (
 )
 from loopwarden_models.effects import EFFECTS, OUTCOMES
 from loopwarden_models.events import STEP_TYPES, AnyStep, ApprovalEnd, RunEnd, Step, ToolEnd, ToolStart
+from loopwarden_models.operator_actions import ActionName, OperatorAction
 from loopwarden_models.patterns import MODES, PATTERNS
 from loopwarden_models.recoveries import RECOVERIES, RECOVERY_LEVELS
 from loopwarden_models.tool_health import PartialSum
@@ -43,6 +44,7 @@ MESSAGES: Final[Mapping[str, Any]] = MappingProxyType(
         "command": Command,
         "acknowledgement": Ack,
         "verdict": Verdict,
+        "operator-action": OperatorAction,
         "breaker-state": BreakerState,
         "run-record": RunRecord,
         "fence-record": FenceRecord,
@@ -77,6 +79,7 @@ _VOCABULARIES: Final[Mapping[tuple[type[msgspec.Struct], str], Sequence[str]]] =
         (RunRecord, "state"): get_args(RunStateName),
         (RunRecord, "writer"): _WRITERS,
         (EnforcementRecord, "state"): ("enforce", "observe_only"),
+        (OperatorAction, "action"): get_args(ActionName),
     }
 )
 

@@ -61,6 +61,8 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
             back.
         recovery_level: `L1` the first nudge, `L2` a later one or a break, `L3` pause, kill, and a break of all runs.
         probable_cause: What probably stands behind it, by name; its text and countermeasure are in `causes`.
+        policy: Version of the policy that it was judged by: its own name for itself, `@`, and a hash of what holds for
+            this tenant.
     """
 
     v: Version
@@ -83,3 +85,4 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     recovery: ShortText | None = None
     recovery_level: ShortText | None = None
     probable_cause: ShortText | None = None
+    policy: ShortText | None = None

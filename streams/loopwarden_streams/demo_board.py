@@ -6,11 +6,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, Literal
 
-import msgspec
 from msgspec import Struct, field
 
 from loopwarden_models.acks import Ack
-from loopwarden_models.codec import decode_message, decode_step
+from loopwarden_models.codec import decode_message, decode_said, decode_step
 from loopwarden_models.commands import Command
 from loopwarden_models.events import AnyStep, ModelEnd, RunEnd, RunStart, ToolEnd, ToolStart
 from loopwarden_models.verdicts import Verdict
@@ -19,8 +18,6 @@ from loopwarden_streams.demo_fleet import AgentPlan
 State = Literal["waiting", "running", "nudged", "stopping", "paused", "stopped", "completed", "survived", "failed"]
 Source = Literal["steps", "verdicts", "control.commands", "acks"]
 SOURCES: Final[tuple[Source, ...]] = ("steps", "verdicts", "control.commands", "acks")
-
-_decode_verdict = msgspec.json.Decoder(Verdict).decode
 
 # The estimate of what was saved looks at the pace of the last steps before the end (docs: saved cost).
 PACE_STEPS: Final = 10
@@ -126,7 +123,6 @@ class Board:
 
         Raises:
             InvalidEvent: It is none of the contract.
-            msgspec.DecodeError: Likewise, for a verdict.
         """
         self.records += 1
         if source == "steps":
@@ -139,7 +135,9 @@ class Board:
         elif source == "control.commands":
             self._command(decode_message(value, Command))
         elif value is not None:
-            self._verdict(_decode_verdict(value))
+            said = decode_said(value)
+            if isinstance(said, Verdict):  # the others are what a person ordered meanwhile
+                self._verdict(said)
 
     def decided_ms(self, order: Order) -> int | None:
         """Return the source time of the step that decided an order, in Unix milliseconds; `None` if it was not read."""

@@ -47,7 +47,10 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Message]]] = MappingProxyType(
         },
         "control.commands": {"command": _Message("Command", _TENANT_FIRST, "command")},
         "acks": {"acknowledgement": _Message("Acknowledgement", _TENANT_FIRST, "acknowledgement")},
-        "verdicts": {"verdict": _Message("Verdict", _TENANT_FIRST, "verdict")},
+        "verdicts": {
+            "verdict": _Message("Verdict", _TENANT_FIRST, "verdict"),
+            "operatorAction": _Message("Operator action", r"^.+\|.+", "operator-action"),
+        },
         "tool-health": {
             "partialSum": _Message("Partial sum", _TENANT_FIRST, "partial-sum"),
         },
@@ -55,7 +58,7 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Message]]] = MappingProxyType(
             "deadLetter": _Message("Dead letter", "", None, "The value as it came. The headers say what is wrong."),
         },
         "policies": {
-            "policy": _Message("Policy", rf"^{_TENANT}$", None, "What a policy file holds, as JSON."),
+            "policy": _Message("Policy", rf"^({_TENANT}|\*)$", None, "What a policy file holds, as JSON."),
         },
         "runs-changelog": {
             "snapshot": _Message("Snapshot", "", None, "Internal: may change with any version."),

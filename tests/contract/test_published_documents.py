@@ -319,6 +319,7 @@ def expected_tables() -> Iterator[tuple[str, Fields]]:
     yield "`evidence` of a verdict", described(verdict["$defs"]["Evidence"])
     yield "Partial sums", described(schemas["partial-sum"])
     yield "`seconds`", described(schemas["partial-sum"]["$defs"]["SecondSum"])
+    yield "What people ordered", described(schemas["operator-action"])
 
 
 def printed_tables() -> dict[str, Fields]:

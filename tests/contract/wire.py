@@ -15,7 +15,6 @@ from msgspec import inspect
 
 from loopwarden_models.codec import TENANT_PATTERN, decode_message, decode_step
 from loopwarden_models.schema import MESSAGES, json_schemas
-from loopwarden_models.verdicts import Verdict
 
 KINDS = tuple(MESSAGES)
 TEXT = st.characters(exclude_categories=["Cs"])
@@ -25,8 +24,6 @@ def decode(kind: str, value: bytes) -> msgspec.Struct | None:
     """Decode as the readers of that kind do; `None` is a step of an unknown type."""
     if kind == "step-event":
         return decode_step(value)
-    if kind == "verdict":  # read by people and their tools alone: no reader of ours
-        return msgspec.json.decode(value, type=Verdict)
     message: msgspec.Struct = decode_message(value, MESSAGES[kind])
     return message
 

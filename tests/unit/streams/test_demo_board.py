@@ -89,3 +89,16 @@ def test_strangers_are_passed_over() -> None:
 
     assert topics.board.steps == 0
     assert topics.board.runs["acme", "r-1"].state == "waiting"
+
+
+def test_what_a_person_orders_meanwhile_is_no_verdict() -> None:
+    """The topic of verdicts also carries the audit of people's orders, and kinds of a later version."""
+    topics = Topics(plan("r-1"))
+    fields = b'"action_id":"a1","action":"kill_run","at_ms":1,"who":"kim","why":"","key":"k"'
+    action = b'{"v":1,"type":"operator_action",' + fields + b"}"
+
+    topics.board.read("verdicts", 0, 0, action)
+    topics.board.read("verdicts", 0, 1, b'{"v":1,"type":"of a later version"}')
+
+    assert topics.board.records == 2
+    assert topics.board.verdict_count == 0
