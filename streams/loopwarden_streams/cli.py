@@ -24,6 +24,10 @@ COMMANDS: Final = (
     ("backtest", "loopwarden_streams.backtest", "service", "what another policy would have said of recorded steps"),
     ("calibrate", "loopwarden_streams.calibrate", "service", "propose limits from recorded runs that went well"),
     ("demo", "loopwarden_streams.demo", "service,demo", "watch a small fleet being guarded; needs nothing but Python"),
+    ("runs", "loopwarden_streams.runs_command", "service", "who runs, what it costs, what was said, what binds it"),
+    ("run", "loopwarden_streams.run_command", "service", "look at one run, kill it, let it wait, or release it"),
+    ("enforcement", "loopwarden_streams.enforcement_command", "service", "the big switch: status, on, off"),
+    ("breakers", "loopwarden_streams.breakers_command", "service", "list the breakers of tools, and hold or free them"),
     ("policy", "loopwarden_streams.policy_file", "service", "print or check a policy file"),
     ("keys", "loopwarden_streams.keys", "signing", "make, list and try the keys that commands are signed with"),
 )
