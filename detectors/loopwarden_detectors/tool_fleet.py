@@ -45,13 +45,14 @@ class ToolFleet:
     """The tools of many tenants. Not thread-safe.
 
     Attributes:
+        policy: In force; it may be replaced between two sums.
         tools: By (tenant, tool).
         held: Of these, the ones whose breaker is open or half open. `manual`: the ones that a person set.
     """
 
     def __init__(self, policy: Policy) -> None:
         """Judge by `policy`, the layers of agents left out: all runs of a tool share its breaker."""
-        self._policy = policy
+        self.policy = policy
         self.tools: dict[ToolId, ToolState] = {}
         self.held: dict[ToolId, ToolState] = {}
         self.manual: dict[ToolId, ToolState] = {}
@@ -159,7 +160,7 @@ class ToolFleet:
         self._known[tool.tenant] -= 1
 
     def _rules(self, tenant: str, tool: str) -> Policy:
-        policy = self._policy
+        policy = self.policy
         return policy.of(tenant, "").for_tool(tool) if policy.is_layered else policy
 
     def _find(self, tenant: str, tool: str, offset: int) -> ToolState | None:

@@ -28,7 +28,7 @@ COMMANDS: Final = (
     ("run", "loopwarden_streams.run_command", "service", "look at one run, kill it, let it wait, or release it"),
     ("enforcement", "loopwarden_streams.enforcement_command", "service", "the big switch: status, on, off"),
     ("breakers", "loopwarden_streams.breakers_command", "service", "list the breakers of tools, and hold or free them"),
-    ("policy", "loopwarden_streams.policy_file", "service", "print or check a policy file"),
+    ("policy", "loopwarden_streams.policy_command", "service", "policy files, and the policies that workers follow"),
     ("keys", "loopwarden_streams.keys", "signing", "make, list and try the keys that commands are signed with"),
 )
 

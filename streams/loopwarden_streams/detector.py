@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import faust
-import msgspec
 from faust.types import TP
 
 from loopwarden_models.errors import ConfigError, TransportError
@@ -29,6 +28,7 @@ from loopwarden_streams.manual_breakers import ManualBreakers
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
+from loopwarden_streams.policy_follower import PolicyFollower, PolicyInForce
 from loopwarden_streams.recovery import Recovery
 from loopwarden_streams.recovery_watch import RecoveryWatch
 from loopwarden_streams.settings import Settings
@@ -54,6 +54,7 @@ class Detector:
     """One worker. Create it inside a running event loop; `start`, wait for `failed` or a signal, `stop`.
 
     Attributes:
+        rules: The policy in force.
         partitions: What this worker owns and has recovered.
         is_ready: Recovery is done and no rebalance is under way.
         failed: Done as soon as something happened after which the state cannot be trusted; the process must end
@@ -63,7 +64,6 @@ class Detector:
     def __init__(self, settings: Settings, policy: Policy, data_dir: Path, metrics: Metrics | None = None) -> None:
         """Prepare everything; nothing connects yet."""
         self.settings = settings
-        self.policy = policy if settings.mode == "policy" else msgspec.structs.replace(policy, mode=settings.mode)
         self.metrics = Metrics() if metrics is None else metrics
         self.partitions: dict[int, Partition] = {}
         self.is_ready = False
@@ -75,15 +75,17 @@ class Detector:
         self._bulk = new_producer(settings)
         self._control = new_producer(settings)
         self.app = make_app(settings, data_dir)
-        self.outbox = Outbox(settings, self._bulk, self._control)
+        self.rules = PolicyInForce(policy)
+        self.policies = PolicyFollower(settings, policy, self.rules, self.partitions, self.metrics)
+        self.outbox = Outbox(settings, self.rules, self._bulk, self._control)
         self.spent = SpentRecords(settings.run_record_ttl_ms)
         self.manual = ManualBreakers(settings, self.spent)
         self.breakers = Breakers(settings, self.outbox, self.metrics, self.manual)
-        self.dispatch = Dispatch(settings, self.policy, self.partitions, self.outbox, self.metrics)
+        self.dispatch = Dispatch(settings, self.rules, self.partitions, self.outbox, self.metrics)
         self.ingest = Ingest(
             self.app,
             settings,
-            self.policy,
+            self.rules,
             self.partitions,
             self.outbox,
             self.breakers,
@@ -92,9 +94,9 @@ class Detector:
         )
         self.checkpointer = Checkpointer(self.app, settings, self.partitions, self.outbox, self._bulk, self.metrics)
         self.recovery = Recovery(
-            self.app, settings, self.policy, self.outbox, self.metrics, changelog=changelog_name(settings)
+            self.app, settings, self.rules, self.outbox, self.metrics, changelog=changelog_name(settings)
         )
-        self.ticker = Ticker(settings, self.policy, self.partitions, self.dispatch, self.breakers, self.metrics)
+        self.ticker = Ticker(settings, self.rules, self.partitions, self.dispatch, self.breakers, self.metrics)
         self.lag = LagWatch(self.app, settings, self.partitions, self.metrics)
         self.recovery_watch = RecoveryWatch(self.app, settings, lambda: self.is_ready, self.metrics)
         self._declare(self.app)
@@ -134,6 +136,8 @@ class Detector:
         obstacles = await find_obstacles(self.settings)
         if obstacles:
             raise TransportError(f"{'; '.join(obstacles)}: run `loopwarden topics`, which creates them or says more")
+        # Before the first event: no run is judged by the file alone where a document says otherwise.
+        await self.policies.start()
         # Before the app, whose start ends when the first recovery has.
         self._every(RECOVERY_EVERY_S, self.recovery_watch.look)
         await self.app.start()
@@ -166,6 +170,7 @@ class Detector:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if not save:
             self.partitions.clear()
+        await self.policies.stop()
         await self.app.stop()
         await self._control.stop()
         await self._bulk.stop()

@@ -15,12 +15,12 @@ from loopwarden_detectors.ladder import Decision, Order
 from loopwarden_detectors.landing import is_waited_for, note_sent, withhold
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_models.events import step_key
-from loopwarden_models.policy import Policy
 from loopwarden_streams.batch_writer import Out
 from loopwarden_streams.kill_budget import SHARE_WINDOW_MS, KillBudget
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import Partition
+from loopwarden_streams.policy_follower import PolicyInForce
 from loopwarden_streams.reporting import report_decisions
 from loopwarden_streams.settings import Settings
 
@@ -36,15 +36,20 @@ class Dispatch:
     """Sends the decisions of the partitions of one worker. Call it under the partition's lock."""
 
     def __init__(
-        self, settings: Settings, policy: Policy, partitions: Mapping[int, Partition], outbox: Outbox, metrics: Metrics
+        self,
+        settings: Settings,
+        rules: PolicyInForce,
+        partitions: Mapping[int, Partition],
+        outbox: Outbox,
+        metrics: Metrics,
     ) -> None:
         """Send through `outbox`; the share of this worker is that of `partitions`."""
         self._settings = settings
-        self._policy = policy
+        self._rules = rules
         self._partitions = partitions
         self._outbox = outbox
         self._metrics = metrics
-        self._budget = KillBudget(policy.blast_radius)
+        self._budget = KillBudget(rules.policy.blast_radius)
         self._alarmed: dict[str, float] = {}
 
     async def send(self, partition: Partition, decisions: Decisions, letters: Sequence[Out] = ()) -> Decisions:
@@ -94,7 +99,10 @@ class Dispatch:
         if order is None or order.type != "kill_run" or order.is_wider or order.issued_at_ms is not None:
             return False
         tenant = order.tenant
-        policy = self._policy.of(tenant, "") if self._policy.is_layered else self._policy
+        policy = self._rules.policy
+        self._budget.set_limits(policy.blast_radius)
+        if policy.is_layered:
+            policy = policy.of(tenant, "")
         share = max(1, len(self._partitions)) / self._settings.partitions
         now_ms = int(time.time() * 1000)
         refusal = self._budget.refusal(tenant, policy.blast_radius, share=min(1.0, share), now_ms=now_ms)

@@ -164,7 +164,7 @@ def load(path: Path) -> Case:
     try:
         case.policy(Policy())
     except ConfigError as error:
-        raise BadFileError(path, "policy", f"{error}; `loopwarden policy` prints what can be set") from None
+        raise BadFileError(path, "policy", f"{error}; `loopwarden policy show` prints what can be set") from None
     return case
 
 

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import faust
 from faust.types import TP, EventT
@@ -38,12 +37,10 @@ from loopwarden_streams.holes import Holes
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
+from loopwarden_streams.policy_follower import PolicyInForce
 from loopwarden_streams.reporting import StepCounts
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.transport import Batch, Record
-
-if TYPE_CHECKING:
-    from loopwarden_models.policy import Policy
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +58,7 @@ class Ingest:
         self,
         app: faust.App,
         settings: Settings,
-        policy: Policy,
+        rules: PolicyInForce,
         partitions: Mapping[int, Partition],
         outbox: Outbox,
         breakers: Breakers,
@@ -71,7 +68,7 @@ class Ingest:
         """Apply to `partitions`, which recovery fills and a revoke empties."""
         self._app = app
         self._settings = settings
-        self._policy = policy
+        self._rules = rules
         self._partitions = partitions
         self._outbox = outbox
         self._breakers = breakers
@@ -176,7 +173,7 @@ class Ingest:
         mark_dirty = partition.dirty.add
         dirty_from = partition.dirty_from
         early = partition.early
-        policy = self._policy
+        policy = self._rules.policy
         max_bytes = self._settings.max_step_bytes
         ahead_ms = self._settings.max_clock_ahead_ms
         act_from_ms = self._act_from_ms()

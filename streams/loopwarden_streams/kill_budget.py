@@ -26,6 +26,10 @@ class KillBudget:
         self._of_tenant: dict[str, deque[int]] = {}
         self._live: Mapping[str, int] = {}
 
+    def set_limits(self, limits: BlastRadiusConfig) -> None:
+        """Allow what `limits` say of all tenants together, from now on."""
+        self._limits = limits
+
     def set_live(self, live: Mapping[str, int]) -> None:
         """Set how many runs of each tenant are alive on this worker."""
         self._live = live

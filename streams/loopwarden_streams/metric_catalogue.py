@@ -31,6 +31,7 @@ EvictionReason = Literal["idle", "cap", "ended"]
 SuppressionReason = Literal["shadow", "warn", "kill_budget"]
 OrderState = Literal["sent", "received", "applied", "unconfirmed", "withheld"]
 DroppedSum = Literal["duplicate", "straddling", "stale", "crowded"]
+PolicyChange = Literal["applied", "refused"]
 
 # What is kept.
 CHECKPOINT = metric(
@@ -260,6 +261,31 @@ TOOL_SUMS_DROPPED = metric(
     "Partial sums not counted: duplicate, straddling (a part was counted), stale (a former owner), crowded.",
     "Some at a rebalance are normal; crowded: a tenant makes up names of tools.",
 )
+# What it is judged by.
+POLICY_IN_FORCE = metric(
+    Gauge,
+    "policy_in_force",
+    "tenant version",
+    "1",
+    "1 for the version that is in force for all (tenant `*`), and for each tenant with a document of its own.",
+    "Two versions of one tenant over all workers, for long: one of them cannot read the topic, see its log.",
+)
+POLICIES_REFUSED = metric(
+    Gauge,
+    "policies_refused",
+    "",
+    "documents",
+    "Policy documents on the topic that are not in force, because they are wrong.",
+    "Not 0: somebody believes in a policy that nobody judges by, see LoopwardenPolicyRefused.",
+)
+POLICY_CHANGES = metric(
+    Counter,
+    "policy_changes_total",
+    "kind",
+    "changes",
+    "Changes of the topic of policies that took effect, or that held something to refuse.",
+    "A jump of the loops found right after one: look at what changed, `loopwarden policy diff`.",
+)
 # What it costs.
 TOKENS = metric(
     Counter,
@@ -318,5 +344,6 @@ CLOSED: Final[tuple[tuple[MetricSpec[Counter], tuple[str, ...]], ...]] = (
     (COMMAND_ALARMS, ALARMS),
     (COMMAND_ACKS, (*ACK_STATUSES, OTHER)),
     (TOOL_SUMS_DROPPED, get_args(DroppedSum)),
+    (POLICY_CHANGES, get_args(PolicyChange)),
     (LABEL_OVERFLOW, ("tenant", "tool", "reason", "status")),
 )

@@ -271,6 +271,27 @@ class Metrics:
         """Count a partial sum that was not counted; `reason` is one of `DroppedSum`."""
         self._child(of.TOOL_SUMS_DROPPED, reason).inc()
 
+    # What it is judged by.
+
+    def set_policies(self, versions: Mapping[str, str]) -> None:
+        """Set which version is in force for all (`*`), and for each tenant with one of its own; others lose theirs.
+
+        A tenant without a name among the labels is left out: what is in force for it is in its verdicts.
+        """
+        named = {(key if key == "*" else self._tenant(key, 0), version) for key, version in versions.items()}
+        kept = {labels for labels in named if labels[0] != OTHER}
+        self._remove(of.POLICY_IN_FORCE, lambda labels: labels not in kept)
+        for labels in kept:
+            self._child(of.POLICY_IN_FORCE, *labels).set(1)
+
+    def set_policies_refused(self, n: int) -> None:
+        """Set how many documents on the topic of policies are not in force because they are wrong."""
+        self._child(of.POLICIES_REFUSED).set(n)
+
+    def count_policy_change(self, result: of.PolicyChange) -> None:
+        """Count a change of the topic of policies."""
+        self._child(of.POLICY_CHANGES, result).inc()
+
     # What it costs.
 
     def count_tokens(self, tenant: str, *, input_n: int = 0, output_n: int = 0, reasoning_n: int = 0) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -28,6 +28,7 @@ from loopwarden_models.operator_actions import OperatorAction
 from loopwarden_streams.kafka_client import new_producer
 from loopwarden_streams.operator_orders import Person, RunOrder, in_force, next_version
 from loopwarden_streams.settings import Settings, add_settings_arguments
+from loopwarden_streams.signing import control_encoder
 from loopwarden_streams.standing_orders import StandingOrders
 from loopwarden_streams.topic_tail import tail
 
@@ -61,6 +62,8 @@ class OperatorDesk:
     def __init__(self, settings: Settings, producer: AIOKafkaProducer, person: Person) -> None:
         self._settings = settings
         self._producer = producer
+        # Runtimes that require signatures take a person's orders signed as well.
+        self._encode_control = control_encoder(settings)
         self._partitions = 0
         self.person = person
         self.standing = StandingOrders()
@@ -110,7 +113,7 @@ class OperatorDesk:
         await self.audit(order.action)
         await self._write_run_record(order.record, command.tenant)
         key = f"{command.tenant}|{command.run_id}".encode()
-        return await self._send(COMMANDS, key, encode(command), self._partition(command.tenant))
+        return await self._send(COMMANDS, key, self._encode_control(command), self._partition(command.tenant))
 
     async def keep_dead(self, order: RunOrder) -> None:
         """Put a kill that was applied in force for every later incarnation.
@@ -139,10 +142,10 @@ class OperatorDesk:
             TransportError: The broker refused it.
         """
         await self.audit(action)
-        await self._send(STATE, key.encode(), encode(record), self._partition(action.tenant or EVERYONE))
+        await self._send(STATE, key.encode(), self._encode_control(record), self._partition(action.tenant or EVERYONE))
 
     async def _write_run_record(self, record: RunRecord, tenant: str) -> None:
-        await self._send(STATE, record.key.encode(), encode(record), self._partition(tenant))
+        await self._send(STATE, record.key.encode(), self._encode_control(record), self._partition(tenant))
 
     def _partition(self, tenant: str) -> int:
         return control_partition(tenant, self._partitions)
@@ -177,11 +180,13 @@ async def desk(settings: Settings, person: Person) -> AsyncIterator[OperatorDesk
         await producer.stop()
 
 
-def add_person_arguments(parser: argparse.ArgumentParser, *, needs_why: bool) -> None:
+def add_person_arguments(
+    parser: argparse.ArgumentParser, *, needs_why: bool, signing: Sequence[str] = ("signing_key_file", "signing_kid")
+) -> None:
     """Declare `--who` and `--why`, and how to reach the brokers."""
     parser.add_argument("--why", required=needs_why, default="", metavar="TEXT", help="why, for the audit and the run")
     parser.add_argument("--who", default=None, metavar="NAME", help="who orders it (default: the user's name)")
-    add_settings_arguments(parser, *CONNECTION)
+    add_settings_arguments(parser, *CONNECTION, *signing)
 
 
 def person_of(args: argparse.Namespace) -> Person:

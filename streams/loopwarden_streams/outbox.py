@@ -34,6 +34,7 @@ from loopwarden_models.ids import control_partition
 from loopwarden_models.verdicts import Verdict
 from loopwarden_streams.batch_writer import Out, write_batch
 from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
+from loopwarden_streams.policy_follower import PolicyInForce
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.signing import control_encoder
 
@@ -49,13 +50,16 @@ FENCE_TENANT = "*"
 class Outbox:
     """Publishes on behalf of the partitions of one worker. Not thread-safe: one event loop owns it."""
 
-    def __init__(self, settings: Settings, bulk: AIOKafkaProducer, control: AIOKafkaProducer) -> None:
+    def __init__(
+        self, settings: Settings, rules: PolicyInForce, bulk: AIOKafkaProducer, control: AIOKafkaProducer
+    ) -> None:
         """Use `bulk` for verdicts and dead letters and `control`, a producer without linger, for the control topics.
 
         Raises:
             ConfigError: The key that orders are to be signed with cannot be used.
         """
         self._settings = settings
+        self._rules = rules
         self._bulk = bulk
         self._control = control
         # For all that goes to the control topics; the rest is nobody's order and stays unsigned.
@@ -226,7 +230,10 @@ class Outbox:
         """
         offset = max(partition.next_offset[TOOLS] - 1, 0)
         source = EvidenceRange(self._settings.topic(TOOLS), partition.number, [offset, offset])
-        located = [msgspec.structs.replace(verdict, source=source) for verdict in verdicts]
+        located = [
+            msgspec.structs.replace(verdict, source=source, policy=self._rules.policy.stamp(verdict.tenant))
+            for verdict in verdicts
+        ]
         self._add_verdicts(
             partition.number, [Out(step_key(one.tenant, one.root_run_id), encode(one)) for one in located]
         )
@@ -318,7 +325,12 @@ class Outbox:
     def _verdict(self, partition: Partition, decision: Decision, offset: int) -> Out:
         verdict = decision.verdict
         assert verdict is not None  # noqa: S101 - the caller filtered
-        located = msgspec.structs.replace(verdict, source=self._range(partition, decision.first_offset, offset))
+        located = msgspec.structs.replace(
+            verdict,
+            source=self._range(partition, decision.first_offset, offset),
+            # Its partition's lock is held since it was judged, and the policy is replaced under all of them.
+            policy=self._rules.policy.stamp(verdict.tenant),
+        )
         return Out(step_key(verdict.tenant, verdict.root_run_id), encode(located))
 
     def _range(self, partition: Partition, first_offset: int, offset: int) -> EvidenceRange:

@@ -1,11 +1,13 @@
-"""`loopwarden policy`: read, check and print policy files."""
+"""Policy files: YAML to policies and documents, and back."""
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 import re
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import yaml
@@ -32,37 +34,32 @@ def load_policy(path: str | Path | None) -> Policy:
         ConfigError: The file cannot be read, is no YAML, or names what does not exist or cannot be; the message
             says where.
     """
-    if path is None:
-        return DEFAULT_POLICY
+    return DEFAULT_POLICY if path is None else Policy.from_builtins(read_yaml(path))
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Return what a policy file says, unchecked; nothing for an empty one. `-` is the standard input.
+
+    Raises:
+        ConfigError: It cannot be read, is no YAML, or no mapping.
+    """
     try:
-        data = yaml.load(Path(path).read_text(encoding="utf-8"), _Loader)  # noqa: S506 - a safe loader
+        text = sys.stdin.read() if str(path) == "-" else Path(path).read_text(encoding="utf-8")
+        data = yaml.load(text, _Loader)  # noqa: S506 - a safe loader
     except OSError as error:
         raise ConfigError(f"policy file {str(path)!r}: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"policy file {str(path)!r} is not YAML: {' '.join(str(error).split())}") from None
     if data is not None and not isinstance(data, dict):
         raise ConfigError(f"policy file {str(path)!r}: expected a mapping at the top, got {type(data).__name__}")
-    return Policy.from_builtins(data)
+    return data or {}
 
 
 def to_yaml(policy: Policy) -> str:
     """Return `policy` as YAML that `load_policy` reads back to an equal policy."""
-    data = msgspec.to_builtins(policy, builtin_types=(dt.date,))
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return document_to_yaml(msgspec.to_builtins(policy, builtin_types=(dt.date,)))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `loopwarden policy`."""
-    parser.add_argument("file", nargs="?", help="policy file to check; without it the default policy is printed")
-    parser.add_argument("--tenant", default="", help="show what is in force for this tenant")
-    parser.add_argument("--agent", default="", help="... for this agent")
-    parser.add_argument("--tool", default="", help="... and for calls of this tool")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Print a policy: the defaults, a checked file laid over them, or what is in force in one place of its layers."""
-    policy = load_policy(args.file)
-    if args.tenant or args.agent or args.tool:
-        policy = policy.of(args.tenant, args.agent).for_tool(args.tool)
-    print(to_yaml(policy), end="")
-    return 0
+def document_to_yaml(document: Mapping[str, Any]) -> str:
+    """Return a document as YAML that `read_yaml` reads back, in the order in which it is written."""
+    return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)

@@ -11,12 +11,12 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.types import TP
 
 from loopwarden_models.errors import StateCorrupt
-from loopwarden_models.policy import Policy
 from loopwarden_streams.kafka_client import client_arguments
 from loopwarden_streams.landing_store import LandingStore
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import SOURCES, STEPS, TOOLS, Partition, has_wall_clock_limit
+from loopwarden_streams.policy_follower import PolicyInForce
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.snapshots import (
     POSITION_KEY,
@@ -44,12 +44,19 @@ class Recovery:
     """Rebuilds the partitions that this worker owns after each rebalance."""
 
     def __init__(
-        self, app: faust.App, settings: Settings, policy: Policy, outbox: Outbox, metrics: Metrics, *, changelog: str
+        self,
+        app: faust.App,
+        settings: Settings,
+        rules: PolicyInForce,
+        outbox: Outbox,
+        metrics: Metrics,
+        *,
+        changelog: str,
     ) -> None:
         """Rebuild from the landing store of the run table, whose changelog topic is `changelog`."""
         self._app = app
         self._settings = settings
-        self._policy = policy
+        self._rules = rules
         self._outbox = outbox
         self._metrics = metrics
         self._changelog = changelog
@@ -140,7 +147,7 @@ class Recovery:
         return partition
 
     def _decode(self, number: int, snapshots: dict[bytes, bytes]) -> tuple[Partition, Position | None]:
-        partition = Partition(number=number, epoch=0, next_offset={}, policy=self._policy)
+        partition = Partition(number=number, epoch=0, next_offset={}, policy=self._rules.policy)
         position: Position | None = None
         for key, value in snapshots.items():
             if key == POSITION_KEY:

@@ -10,11 +10,11 @@ from itertools import islice
 from loopwarden_detectors import landing
 from loopwarden_detectors.ladder import Decision
 from loopwarden_detectors.watch import tick
-from loopwarden_models.policy import Policy
 from loopwarden_streams.breakers import Breakers
 from loopwarden_streams.dispatch import Dispatch
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.partition import STEPS, Partition
+from loopwarden_streams.policy_follower import PolicyInForce
 from loopwarden_streams.settings import Settings
 
 # A tick looks at this share of a partition's runs for expiry, so that all are seen within a minute of ticks.
@@ -37,7 +37,7 @@ class Ticker:
     def __init__(
         self,
         settings: Settings,
-        policy: Policy,
+        rules: PolicyInForce,
         partitions: Mapping[int, Partition],
         dispatch: Dispatch,
         breakers: Breakers,
@@ -45,7 +45,7 @@ class Ticker:
     ) -> None:
         """Tick `partitions` by their own clocks."""
         self._settings = settings
-        self._policy = policy
+        self._rules = rules
         self._partitions = partitions
         self._dispatch = dispatch
         self._breakers = breakers
@@ -74,14 +74,15 @@ class Ticker:
 
     def _judge(self, partition: Partition) -> list[tuple[Decision, int]]:
         clock_ms = partition.clock_ms()
+        policy = self._rules.policy
         is_current = self._asks_for_silence(partition)
         decisions = self._look_at_orders(partition, clock_ms)
-        keys = list(partition.trees if self._policy.has_wall_clock else partition.timed)
-        if is_current and not self._policy.has_wall_clock:
+        keys = list(partition.trees if policy.has_wall_clock else partition.timed)
+        if is_current and not policy.has_wall_clock:
             keys += self._quiet(partition, clock_ms)
         act, offset = self._acts_at(clock_ms), _offset_of(partition)
         for key in keys:
-            found = tick(partition.trees[key], clock_ms, self._policy, act=act, is_current=is_current)
+            found = tick(partition.trees[key], clock_ms, policy, act=act, is_current=is_current)
             if found:
                 partition.dirty.add(key)
                 decisions.extend((decision, offset) for decision in found)
@@ -99,7 +100,7 @@ class Ticker:
             if not landing.is_waited_for(tree):
                 partition.landing.discard(key)
                 continue
-            found = landing.look(tree, clock_ms, self._policy, act=act)
+            found = landing.look(tree, clock_ms, self._rules.policy, act=act)
             if found:
                 partition.dirty.add(key)
                 decisions.extend((decision, offset) for decision in found)
@@ -122,7 +123,7 @@ class Ticker:
 
         Cost: 0.05 µs a tree.
         """
-        quiet_before = clock_ms - self._policy.least_silence_ms
+        quiet_before = clock_ms - self._rules.policy.least_silence_ms
         timed = partition.timed
         return [
             key

@@ -142,7 +142,10 @@ async def find_obstacles(settings: Settings) -> list[str]:
     admin = AIOKafkaAdminClient(request_timeout_ms=30_000, **client_arguments(settings))
     await admin.start()
     try:
-        wanted = {spec.name: spec for spec in specs(settings) if spec.is_fixed}
+        # Without its policies a worker would judge by its file alone, and say nothing.
+        wanted = {
+            spec.name: spec for spec in specs(settings) if spec.is_fixed or spec.name == settings.topic("policies")
+        }
         # All names first: a broker that creates topics by itself would create what is asked for by name.
         present = sorted(wanted.keys() & set(await admin.list_topics()))
         described = await admin.describe_topics(present) if present else []

@@ -79,13 +79,13 @@ async def _serve(settings: Settings, policy: Policy, data_dir: Path) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     await health.start()
-    mode = detector.policy.mode
+    mode = detector.rules.policy.mode
     log.info(
         "worker %s of %s starts: mode %s, policy %s, health on %s:%d",
         settings.instance_id(),
         settings.app_id,
         mode,
-        policy.version,
+        detector.rules.policy.stamp(""),
         settings.host,
         health.port,
     )

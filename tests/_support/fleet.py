@@ -213,8 +213,8 @@ def judged(events: Iterable[Event], policy: Policy) -> Said:
 
 
 def plain(verdict: Event) -> Event:
-    """Return a verdict without the place of its evidence."""
-    return {name: value for name, value in verdict.items() if name != "source"}
+    """Return a verdict without what is put on where it is published: the place of its evidence, and the policy."""
+    return {name: value for name, value in verdict.items() if name not in ("source", "policy")}
 
 
 def heard(verdicts: Iterable[Event], commands: Iterable[Event]) -> Said:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import threading
 from typing import TYPE_CHECKING, Any, Self
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tests._support.workers import Deployment, wait_until
 
 from loopwarden import Action, Guard, KafkaTransport, LoopwardenStopped
+from loopwarden_streams import cli
 
 if TYPE_CHECKING:
     from loopwarden import RunGuard
@@ -80,10 +83,13 @@ def guard_of(deployment: Deployment, *, tenant: str = TENANT) -> Guard:
 
 
 def told(deployment: Deployment, *words: str, status: int = 0) -> list[dict[str, Any]]:
-    """Run a command with `--json`, check its exit status, and return the objects that it printed."""
-    done = deployment.command(*words, "--json")
-    assert done.returncode == status, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    """Run a command with `--json` here, check its exit status, and return the objects that it printed."""
+    flags = ("--brokers", deployment.bootstrap, "--topic-prefix", deployment.prefix, "--app-id", deployment.app_id)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        found = cli.main([*words, "--json", *flags])
+    assert found == status, f"{words}: {found}\n{out.getvalue()}\n{err.getvalue()}"
+    return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
 def answers(events: list[dict[str, Any]]) -> list[str]:

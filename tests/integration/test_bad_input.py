@@ -23,6 +23,7 @@ from loopwarden_models.policy import Policy
 from loopwarden_streams.ingest import Ingest
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.partition import ACKS, STEPS, Partition
+from loopwarden_streams.policy_follower import PolicyInForce
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.transport import Record
 
@@ -270,7 +271,7 @@ def test_no_bytes_stop_a_partition_or_cost_a_good_record(
     for place, record in sorted(bad, key=lambda each: each[0], reverse=True):
         mixed.insert(place, record)
     settings = Settings(max_action_age_ms=0)
-    ingest = Ingest(Mock(), settings, ENFORCE, {}, Mock(), Mock(), Metrics(), Mock())
+    ingest = Ingest(Mock(), settings, PolicyInForce(ENFORCE), {}, Mock(), Mock(), Metrics(), Mock())
     partition = Partition(number=0, epoch=1, next_offset={STEPS: 0, ACKS: 0})
 
     decisions, refused = ingest._judge(

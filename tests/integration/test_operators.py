@@ -46,7 +46,11 @@ def actions(deployment: Deployment, **fields: Any) -> list[dict[str, Any]]:
 def record_of(deployment: Deployment, run_id: str) -> list[tuple[str, str]]:
     """Return state and writer of all that was written of a run, in order."""
     key = f"{TENANT}|run|{run_id}"
-    return [(said["state"], said["writer"]) for said in deployment.messages("control.state") if said["key"] == key]
+    return [
+        (said["state"], said.get("writer", "detector"))
+        for said in deployment.messages("control.state")
+        if said["key"] == key
+    ]
 
 
 def order(deployment: Deployment, command: Command) -> None:

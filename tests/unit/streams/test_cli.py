@@ -41,7 +41,7 @@ def test_a_wrong_policy_file_says_where(tmp_path: Path, capsys: pytest.CaptureFi
     file = tmp_path / "policy.yaml"
     file.write_text("exact_repeat: {nudge: 9}\n")
 
-    status = cli.main(["policy", str(file)])
+    status = cli.main(["policy", "validate", str(file)])
 
     assert status == cli.EXIT_USAGE
     assert "exact_repeat.observe, nudge, break_at, kill" in capsys.readouterr().err
@@ -49,7 +49,7 @@ def test_a_wrong_policy_file_says_where(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_the_default_policy_reads_back_as_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is printed is the file that users start from."""
-    assert cli.main(["policy"]) == 0
+    assert cli.main(["policy", "show"]) == 0
     file = tmp_path / "default.yaml"
     file.write_text(capsys.readouterr().out)
 
@@ -73,7 +73,7 @@ def test_the_policy_of_one_place_is_shown(tmp_path: Path, capsys: pytest.Capture
         "tenants:\n  acme:\n    cycle: {mode: off, until: 2030-01-31}\ntools:\n  job:\n    exact_repeat: {kill: 30}\n"
     )
 
-    assert cli.main(["policy", str(file), "--tenant", "acme", "--agent", "coder", "--tool", "job"]) == 0
+    assert cli.main(["policy", "show", str(file), "--tenant", "acme", "--agent", "coder", "--tool", "job"]) == 0
     file.write_text(capsys.readouterr().out)
     shown = load_policy(file)
     assert shown.exact_repeat.kill == 30

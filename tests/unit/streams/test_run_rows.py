@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import msgspec
 from tests._support.fleet import Event, looping
 
-from loopwarden_detectors.ladder_state import StopState
 from loopwarden_detectors.run_state import TreeState
+from loopwarden_detectors.stops import StopState
 from loopwarden_detectors.watch import observe
 from loopwarden_models.codec import decode_step, encode
 from loopwarden_models.control_state import RunRecord

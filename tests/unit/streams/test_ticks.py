@@ -16,6 +16,7 @@ from loopwarden_streams.breakers import Breakers
 from loopwarden_streams.dispatch import Dispatch
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.partition import Partition
+from loopwarden_streams.policy_follower import PolicyInForce
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.ticks import CURRENT_S, SILENCE_TICKS, Ticker
 
@@ -77,7 +78,7 @@ def ticked(partition: Partition, policy: Policy = POLICY, *, ticks: int = SILENC
     said = Said()
     ticker = Ticker(
         Settings(**{"max_action_age_ms": 0, "run_ttl_ms": 10**12} | settings),
-        policy,
+        PolicyInForce(policy),
         {partition.number: partition},
         cast("Dispatch", said),
         cast("Breakers", Still()),
