@@ -28,10 +28,14 @@ def joined(path: Path) -> str:
     return re.sub(r"(?<!`)`[^`\n]+\n[^`\n]+`(?!`)", lambda span: span[0].replace("\n", " "), text)
 
 
-def options_of(command: str) -> set[str]:
-    """Return the flags of one command of `loopwarden`."""
+def options_of(command: str, rest: str) -> set[str]:
+    """Return the flags of one command of `loopwarden`, or of its action that `rest` begins with."""
     parser = argparse.ArgumentParser()
     importlib.import_module(MODULES[command]).add_arguments(parser)
+    for choice in [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]:
+        word = rest.split(maxsplit=1)[0]
+        assert word in choice.choices, f"loopwarden {command} {word}"
+        parser = choice.choices[word]
     return {option for action in parser._actions for option in action.option_strings}
 
 
@@ -59,7 +63,7 @@ def test_each_command_of_ours_exists(page: Path) -> None:
         name, rest = found["name"], found["rest"]
         assert name in MODULES, found[0]
         for flag in re.findall(r"(?<=\s)--[a-z-]+", rest):
-            assert flag in options_of(name), found[0]
+            assert flag in options_of(name, rest), found[0]
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)

@@ -16,6 +16,7 @@ from loopwarden_streams.metric_catalogue import (
     HoleKind,
     IgnoredReason,
     OrderState,
+    PolicyChange,
     RecoveryFault,
     ReplayKind,
 )
@@ -86,6 +87,7 @@ def fill(metrics: Metrics) -> None:
     metrics.count_kill_confirmed()
     metrics.count_suppressed("kill_budget")
     metrics.set_open_orders(dict.fromkeys(get_args(OrderState), 1))
+    PolicyChange,
 
 
 def _fill_pipeline(metrics: Metrics) -> None:

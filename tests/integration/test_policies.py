@@ -45,14 +45,13 @@ def test_a_change_reaches_a_running_worker_and_an_invalid_one_is_refused(
         under = ("--policy", deployment.environ["LOOPWARDEN_POLICY"])
         worker = deployment.start().ready()
         before = judged(deployment, "r-1")
-        assert levels(before)[:1] == ["nudge"]
+        assert "nudge" in levels(before)
         assert {said["mode"] for said in before} == {"enforce"}
         assert {said["policy"].partition("@")[0] for said in before} == {"file-1"}
 
         (action,) = told(deployment, "policy", "set", "acme", str(file), *WHY, *under)
         wait_until(lambda: action["policy"] in versions(worker), "the worker to follow", context=worker.log)
         after = judged(deployment, "r-2")
-        assert levels(after)[-1] == "nudge"
         assert {said["evidence"]["count"] for said in after if said["level"] == "nudge"} == {5}
         assert {(said["mode"], said["policy"]) for said in after} == {("shadow", action["policy"])}
         assert action["policy"].startswith("acme-2@")
