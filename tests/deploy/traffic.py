@@ -87,7 +87,10 @@ def fill(metrics: Metrics) -> None:
     metrics.count_kill_confirmed()
     metrics.count_suppressed("kill_budget")
     metrics.set_open_orders(dict.fromkeys(get_args(OrderState), 1))
-    PolicyChange,
+    metrics.set_policies({"*": "prod-7@0011223344556677", "acme": "acme-2@8899aabbccddeeff"})
+    metrics.set_policies_refused(1)
+    for change in get_args(PolicyChange):
+        metrics.count_policy_change(change)
 
 
 def _fill_pipeline(metrics: Metrics) -> None:
