@@ -56,7 +56,7 @@ bench: $(STAMP) ## measure speed, memory and latency on Apache Kafka; prints a t
 docs: $(STAMP) ## generate what is generated in docs/
 	$(BIN)/python -m loopwarden_streams.schema_docs --write
 	$(BIN)/python -m loopwarden_streams.rule_docs --write
-	$(BIN)/python -m loopwarden_streams.metrics > docs/metrics.md
+	$(BIN)/python -m loopwarden_streams.metric_page > docs/metrics.md
 
 lock: $(STAMP) ## resolve the locked versions anew
 	$(BIN)/python -m pip install --quiet uv

@@ -34,7 +34,7 @@ from loopwarden_models.call_rules import (
 )
 from loopwarden_models.errors import ConfigError
 from loopwarden_models.events import MAX_INT, Limits
-from loopwarden_models.hashes import content_hash, stable_key
+from loopwarden_models.hashes import stable_key
 from loopwarden_models.patterns import Mode
 from loopwarden_models.policy_errors import explain
 from loopwarden_models.policy_layers import agents_of, check_shape, holds_key, layers_for, merged, values_of
@@ -234,7 +234,7 @@ class Policy(Config, frozen=True, dict=True):
             silences += [value for value in values_of(layers, key) if isinstance(value, int)]
         _keep(self, "least_silence_ms", min(value for value in silences if value is not None))
         _keep(self, "_resolved", {})
-        _keep(self, "_stamps", {})
+        _keep(self, "stamps", {})
         _keep(self, "_by_tool", {})
         _keep(self, "_softened", None)
 
@@ -246,7 +246,8 @@ class Policy(Config, frozen=True, dict=True):
     _resolved: ClassVar[dict[tuple[str, str], Policy]]
     _by_tool: ClassVar[dict[str, Policy]]
     _softened: ClassVar[Policy | None]
-    _stamps: ClassVar[dict[str, str]]
+    # What `policy_version.stamp` has found out.
+    stamps: ClassVar[dict[str, str]]
 
     def mode_of(self, detector: str, at_ms: int = 0) -> Mode:
         """Return the mode that is in force for `detector` at `at_ms`. Cost: 0.1 µs."""
@@ -285,24 +286,6 @@ class Policy(Config, frozen=True, dict=True):
             _keep(self, "_softened", soft)
         assert self._softened is not None  # noqa: S101 - just made
         return self._softened
-
-    def stamp(self, tenant: str) -> str:
-        """Return the version of what holds for a tenant: its name for itself, `@`, and a hash of 16 hex digits.
-
-        The hash is over every value that can decide about the tenant's runs, layers of agents and tools included, and
-        over nothing of other tenants. The name is that of the tenant's layer, if it has one.
-
-        Cost: a millisecond, once for each tenant that has a layer; then 0.2 µs.
-        """
-        own = self.tenants.get(tenant)
-        key = tenant if own else ""
-        found = self._stamps.get(key)
-        if found is None:
-            data = msgspec.to_builtins(self)
-            data["tenants"] = {tenant: data["tenants"][tenant]} if own else {}
-            name = own.get("version", self.version) if own else self.version
-            found = self._stamps[key] = f"{name}@{content_hash(data)}"
-        return found
 
     def for_tool(self, tool: str) -> Policy:
         """Return the policy in force for a call of `tool`, from a policy that `of` returned. Cost: 0.05 µs."""

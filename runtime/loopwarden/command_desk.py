@@ -307,8 +307,10 @@ _SWITCHED_OFF = "enforcement is observe_only"
 
 
 def describe(command: Command) -> str:
-    """Return why, for people: `tool_oscillation x5 (search), by the detector`."""
+    """Return why, for people: `tool_oscillation x5 (search), by the detector`; of a person's order, their own words."""
     reason = command.reason
+    if command.writer == OPERATOR and reason is not None and reason.note:
+        return f"{command.type} by the operator: {reason.note}"
     if reason is None:
         return f"{command.type} by the {command.writer}"
     count = f" x{reason.count}" if reason.count else ""

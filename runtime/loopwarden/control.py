@@ -15,6 +15,7 @@ from loopwarden.clock import Clock
 from loopwarden.command_desk import CommandDesk, Later
 from loopwarden.decisions import StopCause
 from loopwarden.faults import Counters
+from loopwarden.fencing import OPERATOR
 from loopwarden.gate import NOTHING_BLOCKED, Gate, Pause
 from loopwarden.hosting import Hosting, matches
 from loopwarden.records import EVERYONE, ControlRecord
@@ -297,5 +298,8 @@ def _describe(run_id: str, stored: StoredRecord, *, is_own: bool) -> str:
     verb = "paused" if record.state == "paused" else "killed"
     at = datetime.fromtimestamp(stored.append_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     who = "this run" if is_own else f"its ancestor {run_id}"
-    why = f": {record.reason.pattern} x{record.reason.count}" if record.reason is not None else ""
+    why = ""
+    if record.reason is not None:
+        is_told = record.writer == OPERATOR and record.reason.note
+        why = f": {record.reason.note if is_told else f'{record.reason.pattern} x{record.reason.count}'}"
     return f"{who} was {verb} by the {record.writer} at {at}{why}"

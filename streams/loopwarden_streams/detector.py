@@ -28,6 +28,7 @@ from loopwarden_streams.manual_breakers import ManualBreakers
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
+from loopwarden_streams.persons_records import PersonsRecords, write_again
 from loopwarden_streams.policy_follower import PolicyFollower, PolicyInForce
 from loopwarden_streams.recovery import Recovery
 from loopwarden_streams.recovery_watch import RecoveryWatch
@@ -43,6 +44,7 @@ LAG_EVERY_S = 2.0
 RECOVERY_EVERY_S = 1.0
 REPORT_EVERY_S = 1.0
 SWEEP_EVERY_S = 60.0
+RESTORE_EVERY_S = 1.0
 # A quarter of a second: what a breaker that opens is late by. Traffic grows with the number of tools. judgement
 SUMS_EVERY_S = 0.25
 # How long a stop waits for a checkpoint or a tick under way; the worker's own limit for all of a stop is 25 s.
@@ -79,7 +81,8 @@ class Detector:
         self.policies = PolicyFollower(settings, policy, self.rules, self.partitions, self.metrics)
         self.outbox = Outbox(settings, self.rules, self._bulk, self._control)
         self.spent = SpentRecords(settings.run_record_ttl_ms)
-        self.manual = ManualBreakers(settings, self.spent)
+        self.persons = PersonsRecords()
+        self.manual = ManualBreakers(settings, self.spent, self.persons)
         self.breakers = Breakers(settings, self.outbox, self.metrics, self.manual)
         self.dispatch = Dispatch(settings, self.rules, self.partitions, self.outbox, self.metrics)
         self.ingest = Ingest(
@@ -151,6 +154,7 @@ class Detector:
         self._every(LAG_EVERY_S, self.lag.look)
         self._every(REPORT_EVERY_S, self._report)
         self._every(min(SWEEP_EVERY_S, self.settings.run_record_ttl_ms / 1000 + 1), self._sweep_records)
+        self._every(RESTORE_EVERY_S, self._restore_persons)
 
     async def stop(self, *, save: bool = True) -> None:
         """Save, commit, leave the group, and close the connections.
@@ -208,6 +212,12 @@ class Detector:
         if partition is not None and keys:
             await self.outbox.delete_records(partition, keys)
             log.info("%d records of runs that bind nothing any more are deleted", len(keys))
+
+    async def _restore_persons(self) -> None:
+        if not self.is_ready or not self.manual.is_ready:
+            return
+        due = self.persons.due(int(time.time() * 1000))
+        await write_again(due, self.settings, self._control, self.partitions)
 
     async def _report(self) -> None:
         self.ingest.report()

@@ -16,6 +16,7 @@ from loopwarden_models.control_state import BreakerState, BreakerStateName
 from loopwarden_models.errors import InvalidEvent
 from loopwarden_models.ids import control_partition
 from loopwarden_streams.kafka_client import client_arguments
+from loopwarden_streams.persons_records import PersonsRecords
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.spent_records import SpentRecords
 
@@ -51,10 +52,13 @@ class ManualBreakers:
         is_ready: The topic was read to where it ended when the reading began.
     """
 
-    def __init__(self, settings: Settings, spent: SpentRecords | None = None) -> None:
-        """Prepare; nothing connects yet. What is read of runs goes to `spent`."""
+    def __init__(
+        self, settings: Settings, spent: SpentRecords | None = None, persons: PersonsRecords | None = None
+    ) -> None:
+        """Prepare; nothing connects yet. What is read goes to `spent` and `persons` as well."""
         self._settings = settings
         self._spent = spent
+        self._persons = persons
         self.orders: dict[ToolId, Order] = {}
         self.is_ready = False
 
@@ -86,6 +90,8 @@ class ManualBreakers:
                         self.take(record.key, record.value, record.timestamp)
                         if self._spent is not None:
                             self._spent.take(record.key, record.value, record.timestamp)
+                        if self._persons is not None:
+                            self._persons.take(record.key, record.value)
         finally:
             await reader.stop()
 

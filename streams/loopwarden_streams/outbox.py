@@ -31,6 +31,7 @@ from loopwarden_models.control_state import (
 from loopwarden_models.errors import TransportError
 from loopwarden_models.events import step_key
 from loopwarden_models.ids import control_partition
+from loopwarden_models.policy_version import stamp
 from loopwarden_models.verdicts import Verdict
 from loopwarden_streams.batch_writer import Out, write_batch
 from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
@@ -231,7 +232,7 @@ class Outbox:
         offset = max(partition.next_offset[TOOLS] - 1, 0)
         source = EvidenceRange(self._settings.topic(TOOLS), partition.number, [offset, offset])
         located = [
-            msgspec.structs.replace(verdict, source=source, policy=self._rules.policy.stamp(verdict.tenant))
+            msgspec.structs.replace(verdict, source=source, policy=stamp(self._rules.policy, verdict.tenant))
             for verdict in verdicts
         ]
         self._add_verdicts(
@@ -329,7 +330,7 @@ class Outbox:
             verdict,
             source=self._range(partition, decision.first_offset, offset),
             # Its partition's lock is held since it was judged, and the policy is replaced under all of them.
-            policy=self._rules.policy.stamp(verdict.tenant),
+            policy=stamp(self._rules.policy, verdict.tenant),
         )
         return Out(step_key(verdict.tenant, verdict.root_run_id), encode(located))
 

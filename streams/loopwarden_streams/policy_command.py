@@ -21,6 +21,7 @@ from loopwarden_models.codec import encode
 from loopwarden_models.errors import ConfigError, TransportError
 from loopwarden_models.operator_actions import OperatorAction
 from loopwarden_models.policy import Policy
+from loopwarden_models.policy_version import stamp
 from loopwarden_streams.durations import shown
 from loopwarden_streams.kafka_client import new_producer
 from loopwarden_streams.operator_desk import CONNECTION, add_person_arguments, person_of
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings.from_args(args)
     if args.action == "validate" and args.key is None:
         policy = Policy.from_builtins(read_yaml(args.file))
-        print(f"valid: {policy.stamp('')}")
+        print(f"valid: {stamp(policy, '')}")
         return 0
     if args.action != "list":
         _check_key(args.key)
@@ -143,7 +144,7 @@ def _with(documents: PolicyDocuments, key: str, document: Mapping[str, Any] | No
 
 
 def _stamp(policy: Policy, key: str) -> str:
-    return policy.stamp("" if key == EVERYONE else key)
+    return stamp(policy, "" if key == EVERYONE else key)
 
 
 def _list(documents: PolicyDocuments, appended: Mapping[str, int], *, as_json: bool) -> None:
@@ -151,7 +152,7 @@ def _list(documents: PolicyDocuments, appended: Mapping[str, int], *, as_json: b
         {
             "key": "file",
             "document": None,
-            "in_force": documents.compose({}).stamp(""),
+            "in_force": stamp(documents.compose({}), ""),
             "since_ms": None,
             "refused": None,
         }

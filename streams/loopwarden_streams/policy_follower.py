@@ -10,6 +10,7 @@ from typing import Final
 
 from loopwarden_models.errors import LoopwardenError
 from loopwarden_models.policy import Policy
+from loopwarden_models.policy_version import stamp
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.partition import Partition
 from loopwarden_streams.policy_documents import EVERYONE, Change, PolicyDocuments
@@ -110,13 +111,13 @@ class PolicyFollower:
         if self._documents.refused:
             self._metrics.count_policy_change("refused")
         self._metrics.set_policies_refused(len(self._documents.refused))
-        self._metrics.set_policies({key: policy.stamp("" if key == EVERYONE else key) for key in self._keys()})
+        self._metrics.set_policies({key: stamp(policy, "" if key == EVERYONE else key) for key in self._keys()})
 
     def _put(self, policy: Policy) -> None:
         self._in_force.policy = policy
         for partition in self._partitions.values():
             partition.tools.policy = policy
-        log.info("policy in force: %s", ", ".join(f"{key} {policy.stamp(key)}" for key in self._keys()))
+        log.info("policy in force: %s", ", ".join(f"{key} {stamp(policy, key)}" for key in self._keys()))
 
     def _keys(self) -> list[str]:
         return [EVERYONE, *sorted(self._documents.documents.keys() - {EVERYONE})]

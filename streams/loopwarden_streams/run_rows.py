@@ -19,7 +19,7 @@ from loopwarden_models.control_state import RunRecord
 from loopwarden_models.errors import StateCorrupt
 from loopwarden_models.patterns import LEVEL_NAMES, Level, LevelName
 from loopwarden_models.verdicts import Verdict
-from loopwarden_streams.snapshots import POSITION_KEY, decode_snapshot, epoch_of
+from loopwarden_streams.snapshots import POSITION_KEY, decode_snapshot, epoch_of, is_tool
 from loopwarden_streams.standing_orders import Said, StandingOrders
 
 RunStatus = Literal["live", "paused", "killed", "over"]
@@ -87,7 +87,7 @@ class RunTable:
     def put(self, record: ConsumerRecord[bytes, bytes]) -> None:
         """Take one record of the changelog. What a former owner wrote after a newer one is passed over."""
         key, value = record.key, record.value
-        if key is None or key == POSITION_KEY:
+        if key is None or key == POSITION_KEY or is_tool(key):
             return
         self._trees.pop(key, None)
         self.unreadable.discard(key)

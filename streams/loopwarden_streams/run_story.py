@@ -108,7 +108,13 @@ def _print(story: Story, console: Console) -> None:
     console.print(_head(story))
     if story.enforcement != "enforce":
         console.print("[red]enforcement is off[/]: nothing is stopped")
-    lines: list[tuple[int, str, str]] = [(verdict.at_ms, "said", _verdict(verdict)) for verdict in story.verdicts]
+    lines: list[tuple[int, str, str]] = []
+    policy: str | None = None
+    for verdict in story.verdicts:
+        if verdict.policy != policy:
+            policy = verdict.policy
+            lines.append((verdict.at_ms, "policy", escape(policy or "not named")))
+        lines.append((verdict.at_ms, "said", _verdict(verdict)))
     lines += [(action.at_ms, "ordered", _action(action)) for action in story.actions]
     lines += [(one.issued_at_ms, "command", _command(one)) for one in story.commands]
     lines += [(ack.at_ms, "answered", _ack(ack)) for ack in story.acks]
@@ -149,8 +155,7 @@ def _record(record: RunRecord) -> str:
 
 def _verdict(verdict: Verdict) -> str:
     tools = f" ({', '.join(verdict.evidence.tools)})" if verdict.evidence.tools else ""
-    policy = f", policy {verdict.policy}" if verdict.policy else ""
-    text = f"{verdict.pattern} x{verdict.evidence.count}{tools} by {verdict.detector}, mode {verdict.mode}{policy}"
+    text = f"{verdict.pattern} x{verdict.evidence.count}{tools} by {verdict.detector}, mode {verdict.mode}"
     note = f": {verdict.evidence.note}" if verdict.evidence.note else ""
     return f"[bold]{verdict.level}[/] {escape(text + note)}"
 

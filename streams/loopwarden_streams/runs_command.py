@@ -98,11 +98,13 @@ def _picture(args: argparse.Namespace, view: RunsView, limit: int) -> Group:
     now_ms = int(time.time() * 1000)
     everything = list(view.rows(args.tenant))
     rows = chosen(everything, args.state)
-    table = Table("tenant", "run", "agent", "state", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for column in ("tenant", "run", "agent", "state"):
+        table.add_column(column, no_wrap=True)
     for column in ("steps", "tokens", "cost", "age", "last step"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("said")
-    table.add_column("bound by")
+    table.add_column("said", no_wrap=True)
+    table.add_column("bound by", no_wrap=True, overflow="ellipsis")
     for row in rows[: limit or None]:
         table.add_row(*_cells(row, now_ms))
     counts = {status: sum(row.status == status for row in everything) for status in STATUSES}

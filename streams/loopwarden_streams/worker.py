@@ -19,6 +19,7 @@ from aiokafka.errors import KafkaError
 
 from loopwarden_models.errors import TransportError
 from loopwarden_models.policy import Policy
+from loopwarden_models.policy_version import stamp
 from loopwarden_streams.detector import Detector
 from loopwarden_streams.health import HealthServer
 from loopwarden_streams.logs import configure_logs
@@ -85,7 +86,7 @@ async def _serve(settings: Settings, policy: Policy, data_dir: Path) -> int:
         settings.instance_id(),
         settings.app_id,
         mode,
-        detector.rules.policy.stamp(""),
+        stamp(detector.rules.policy, ""),
         settings.host,
         health.port,
     )

@@ -18,7 +18,8 @@ from loopwarden import __version__
 from loopwarden_detectors.watch import DETECTORS
 from loopwarden_streams.metric_catalogue import CATALOGUE
 from loopwarden_streams.metric_labels import OTHER, LabelFold
-from loopwarden_streams.metrics import MAX_TENANTS, MAX_TOOLS, RERANK_SECONDS, Metrics, to_markdown
+from loopwarden_streams.metric_page import to_markdown
+from loopwarden_streams.metrics import MAX_TENANTS, MAX_TOOLS, RERANK_SECONDS, Metrics
 
 ALLOWED_LABELS = {
     "detector",
@@ -140,7 +141,7 @@ def test_only_one_module_creates_metrics() -> None:
 
 
 def test_the_published_table_is_up_to_date() -> None:
-    """If this fails: `python -m loopwarden_streams.metrics > docs/metrics.md`."""
+    """If this fails: `python -m loopwarden_streams.metric_page > docs/metrics.md`."""
     assert (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8") == to_markdown()
 
 

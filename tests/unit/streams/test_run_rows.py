@@ -17,7 +17,7 @@ from loopwarden_models.policy import DEFAULT_POLICY
 from loopwarden_models.verdicts import Verdict
 from loopwarden_streams.run_rows import RunRow, RunTable, Sayings, rows
 from loopwarden_streams.runs_command import chosen
-from loopwarden_streams.snapshots import POSITION_KEY, encode_snapshot
+from loopwarden_streams.snapshots import POSITION_KEY, encode_snapshot, tool_snapshot_key
 from loopwarden_streams.standing_orders import StandingOrders
 
 START_MS = 1_800_000_000_000
@@ -117,6 +117,7 @@ def test_a_table_takes_the_newest_owner_and_passes_over_what_it_cannot_read() ->
     key = b"acme|r-1"
     for record in (
         Read(POSITION_KEY, b"anything"),
+        Read(tool_snapshot_key("acme", "search"), b"a tool's"),
         Read(key, encode_snapshot(later, 5)),
         Read(key, encode_snapshot(tree, 4)),
         Read(b"acme|broken", encode_snapshot(tree, 5)[:-3]),
