@@ -104,7 +104,7 @@ def _picture(args: argparse.Namespace, view: RunsView, limit: int) -> Group:
     for column in ("steps", "tokens", "cost", "age", "last step"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("said", no_wrap=True)
-    table.add_column("bound by", no_wrap=True, overflow="ellipsis")
+    table.add_column("bound by", min_width=16)  # the one that gives way: the others say which run it is
     for row in rows[: limit or None]:
         table.add_row(*_cells(row, now_ms))
     counts = {status: sum(row.status == status for row in everything) for status in STATUSES}
@@ -133,5 +133,6 @@ def _cells(row: RunRow, now_ms: int) -> list[str]:
         shown(now_ms - row.started_ms),
         shown(now_ms - row.last_step_ms),
         said,
-        escape("; ".join(row.bound_by)),
+        # A person's own words are in `loopwarden run show`.
+        escape("; ".join(bond.partition(":")[0] if "by operator" in bond else bond for bond in row.bound_by)),
     ]

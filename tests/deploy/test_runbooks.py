@@ -15,11 +15,11 @@ from loopwarden_streams.cli import COMMANDS
 from loopwarden_streams.settings import Settings
 
 PAGES = sorted(RUNBOOKS.glob("*.md"))
-TEXTS = [*PAGES, DEPLOY / "README.md"]
+TEXTS = [*PAGES, DEPLOY / "README.md", ROOT / "docs" / "operating.md", ROOT / "docs" / "policy.md"]
 SERVICES = set(load_yaml(ROOT / "docker-compose.yml")["services"])
 MODULES = {name: module for name, module, _, _ in COMMANDS}
 # `loopwarden <command> ...`, also inside a container of the worker's image.
-_COMMAND = re.compile(r"(?:\bloopwarden|compose run --rm worker) +(?P<name>[a-z]+)(?P<rest>[^\n`|>]*)")
+_COMMAND = re.compile(r"(?:\bloopwarden|compose run --rm worker) +(?P<name>[a-z]+)(?P<rest>(?![a-z]*:)[^\n`|>]*)")
 
 
 def joined(path: Path) -> str:

@@ -12,7 +12,7 @@ from tests._support.operators import TENANT, Agent, answers, guard_of, told, wai
 from tests._support.workers import Deployment, wait_until
 
 from loopwarden import Guard
-from loopwarden.testing import kill, resume
+from loopwarden.testing import kill, resume, run_record
 from loopwarden_models.codec import encode
 from loopwarden_models.commands import Command
 from loopwarden_models.ids import control_partition
@@ -188,11 +188,17 @@ def test_with_enforcement_off_a_kill_is_a_noop(deployment: Deployment, guard: Gu
     assert [one["state"] for one in actions(deployment, action="set_enforcement")] == ["observe_only", "enforce"]
 
 
-def test_a_breaker_is_held_listed_and_given_back(deployment: Deployment) -> None:
-    """Forced states are records of a person with a version of their own, and an audit with who and why."""
-    for action in ("open", "disable", "observe", "close"):
-        (row,) = told(deployment, "breakers", action, TENANT, "search", *WHY)
-        assert (row["writer"], row["why"]) == ("operator", "writes to the wrong account (kim)")
+def test_a_breaker_is_held_listed_and_given_back(deployment: Deployment, guard: Guard) -> None:
+    """Forced states are records of a person, refuse calls in the runtime, and are audited with who and why."""
+    with guard.run("r-tool") as run:
+        for action in ("open", "disable", "observe", "close"):
+            (row,) = told(deployment, "breakers", action, TENANT, "search", *WHY)
+            assert (row["writer"], row["why"]) == ("operator", "writes to the wrong account (kim)")
+            is_open = action == "open"
+            wait_until(
+                lambda is_open=is_open: run.before_tool("search", {}, "c").allowed != is_open,  # type: ignore[misc]  # mypy does not infer a lambda with a default
+                f"{action} to bind",
+            )
 
     (row,) = told(deployment, "breakers", "list", "--tenant", TENANT)
     assert (row["tool"], row["state"], row["is_held"]) == ("search", "closed", False)
@@ -201,6 +207,18 @@ def test_a_breaker_is_held_listed_and_given_back(deployment: Deployment) -> None
     assert sorted(said["version"] for said in records) == [said["version"] for said in records]
     audited = [(one["before"], one["state"]) for one in actions(deployment, tool="search") if "before" in one]
     assert audited == [("forced_open", "disabled"), ("disabled", "observe_only"), ("observe_only", "closed")]
+
+
+def test_what_a_person_ordered_survives_a_record_of_the_detector(deployment: Deployment) -> None:
+    """Lifecycle 21 and 25: both write one key, and compaction keeps the last record only."""
+    told(deployment, "run", "pause", TENANT, "r-covered", "--wait", "0", *WHY)
+    covers = run_record("r-covered", "open", version=(42, 9))
+    number = control_partition(TENANT, deployment.settings().control_partitions)
+    deployment.write([OutRecord(number, covers.key.encode(), encode(covers))], topic="control.state")
+
+    wait_until(lambda: len(record_of(deployment, "r-covered")) == 3, "the worker to write it again")
+    assert record_of(deployment, "r-covered")[0] == record_of(deployment, "r-covered")[2] == ("paused", "operator")
+    told(deployment, "run", "resume", TENANT, "r-covered", "--wait", "0", *WHY)
 
 
 def test_a_wrong_word_costs_nothing(deployment: Deployment) -> None:
