@@ -67,9 +67,9 @@ def check_shape(data: Data, path: str = "", kind: str = "", *, is_of_agent: bool
         ConfigError: The message names the path, the value and the remedy.
     """
     for inner in ("tenants", "agents", "tools"):
-        layers = data.get(inner)
-        if layers is None:
+        if inner not in data:
             continue
+        layers = data[inner]
         where = f"{path}{inner}"
         if kind and inner not in INNER[kind]:
             raise ConfigError(f"policy: {where}: a layer of {kind} cannot hold {inner}; name them at the top")

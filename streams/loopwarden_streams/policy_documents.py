@@ -61,7 +61,10 @@ class PolicyDocuments:
         Cost: about a millisecond for each pair of a tenant and an agent that has a layer.
         """
         data = merged(self._base, documents.get(EVERYONE, {}))
-        tenants = dict(data.get("tenants", {}))
+        tenants = data.get("tenants", {})
+        if not isinstance(tenants, Mapping):
+            raise ConfigError(f"policy: tenants = {tenants!r} must be a mapping from names to what differs there")
+        tenants = dict(tenants)
         for key, document in documents.items():
             if key != EVERYONE:
                 tenants[key] = merged(tenants.get(key, {}), document)

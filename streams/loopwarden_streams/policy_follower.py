@@ -80,8 +80,12 @@ class PolicyFollower:
 
     async def _follow(self) -> None:
         backoff_s = _FIRST_BACKOFF_S
+        is_open = True
         while True:
             try:
+                if not is_open:
+                    await self._reopen()
+                    is_open = True
                 records = await self._tail.next(_POLL_S)
                 if records:
                     await self._take([(record.key, record.value) for record in records])
@@ -89,16 +93,15 @@ class PolicyFollower:
             except LoopwardenError as error:
                 # The policy in force stays so; what was written meanwhile is read after the reconnect.
                 log.warning("the topic of policies cannot be read, the policy in force stays: %s", error)
+                is_open = False
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
-                await self._reopen()
 
     async def _reopen(self) -> None:
         await self._tail.close()
         self._tail = self._new_tail()
-        with contextlib.suppress(LoopwardenError):
-            await self._tail.open()
-            await self._take([(record.key, record.value) for record in await self._tail.to_end()])
+        await self._tail.open()
+        await self._take([(record.key, record.value) for record in await self._tail.to_end()])
 
     async def _take(self, changes: list[Change]) -> None:
         before = self._in_force.policy

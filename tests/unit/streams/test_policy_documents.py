@@ -138,6 +138,28 @@ def test_no_bytes_stop_a_worker(value: bytes | None, key: bytes) -> None:
     assert made.policy.of("acme", "").mode == "enforce"
 
 
+PARTS = st.sampled_from(
+    ["mode", "cycle", "budget", "ladder", "tools", "agents", "tenants", "effects", "version", "volatile", "limits", "a"]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 50) | st.sampled_from(["off", "enforce", "poll", "2030-01-31", ""]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(PARTS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(["*", "acme"]), st.dictionaries(PARTS, VALUES, min_size=1, max_size=4))
+def test_every_document_is_accepted_or_refused_with_a_reason(key: str, document: dict[str, Any]) -> None:
+    """A document of any shape is data, never a fault: the worker that reads it judges a fleet."""
+    made = documents()
+
+    made.apply([change(key, document)])
+
+    assert (key in made.documents) != (key in made.refused)
+    if key in made.refused:
+        assert made.refused[key].startswith("policy")
+
+
 def test_a_document_has_a_version_of_its_own() -> None:
     """It is what `policy list` and the audit show, whatever file is below it."""
     document = read_document(b"acme", b'{"version":"acme-2","mode":"enforce"}')
