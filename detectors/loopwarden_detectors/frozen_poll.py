@@ -7,7 +7,7 @@ from zlib import crc32
 
 from msgspec import UNSET, Struct
 
-from loopwarden_detectors.base import PATIENT, REPEATED, WATCHED, WATCHES_POLLS, Call, Finding, grade
+from loopwarden_detectors.base import NUDGE, OBSERVE, PATIENT, REPEATED, WATCHED, WATCHES_POLLS, Call, Finding, grade
 from loopwarden_detectors.exact_repeat import is_slow
 from loopwarden_detectors.rings import OTHER_TOOL, POLLS, WAITS
 from loopwarden_detectors.streak_finding import finding_of
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from loopwarden_models.policy import Policy
 
 MAX_POLLS: Final = 4
+# judgement, as the handbook has it: work takes longer now and then, three times as long is stuck.
+_TIMES_EXPECTED: Final = 3
 _LOW: Final = 0xFFFF_FFFF
 
 
@@ -25,6 +27,7 @@ class PollState(Struct, array_like=True, gc=False):
     """One polled call: the key of its last raw answer, how often that came in a row, and since when.
 
     `tool` is the number of the tool, `round` the last one that counted, `last_call` the run's number of the last poll.
+    `last_ms`: its event time. `is_half`: it kept to the declared interval, and half of it is counted.
     """
 
     call_key: int
@@ -36,6 +39,8 @@ class PollState(Struct, array_like=True, gc=False):
     first_seq: int
     first_ms: int
     first_offset: int
+    last_ms: int = 0
+    is_half: bool = False
 
 
 class FrozenPoll:
@@ -46,6 +51,9 @@ class FrozenPoll:
     have: at a write, a new answer of a read, any changed answer of a poller, an undeclared call that answered something
     new, and work of another run of the tree (`end_waits`). A round counts once. Declared pollers are looked at, and
     undeclared tools that behave like one: asked the same after waits, or far apart.
+
+    Where a policy declares how long the awaited work takes, a poll is left alone for three times as long, and nudged
+    after it, and after six times ended as any other; where it declares an interval, polls that keep to it count half.
 
     Levels: observe 5, nudge 10, kill 30 (`FrozenPollConfig`, with sources).
     State: at most four calls, from the second equal answer on.
@@ -86,15 +94,23 @@ class FrozenPoll:
         elif call.round == state.round:
             return None
         else:
-            state.count += 1
+            _count(state, run.now_ms, policy.frozen_poll.interval_ms)
             state.round = call.round
         state.last_call = run.calls
+        state.last_ms = run.now_ms
         return self._finding(run, call, state, policy) if state.count >= policy.frozen_poll.observe else None
 
     def _finding(self, run: RunState, call: Call, state: PollState, policy: Policy) -> Finding | None:
         config = policy.frozen_poll
         count = state.count
         level, threshold = grade(count, config.observe, config.nudge, kill=config.kill)
+        if config.expected_ms is not None:
+            patience_ms = _TIMES_EXPECTED * config.expected_ms
+            waited_ms = run.now_ms - state.first_ms
+            if waited_ms < patience_ms:
+                level, threshold = OBSERVE, config.observe
+            elif level < NUDGE or waited_ms < 2 * patience_ms:
+                level, threshold = NUDGE, config.observe
         return finding_of(
             self,
             run,
@@ -107,6 +123,15 @@ class FrozenPoll:
             note=lambda: f"{call.tool} was asked {count} times in a row and answered the same, to the letter",
             tool=call.tool,
         )
+
+
+def _count(state: PollState, now_ms: int, interval_ms: int | None) -> None:
+    """Count one poll, or half of it: it kept to the interval that was asked for."""
+    if interval_ms is not None and now_ms - state.last_ms >= interval_ms:
+        state.is_half = not state.is_half
+        if state.is_half:
+            return
+    state.count += 1
 
 
 def _is_patient(run: RunState, call: Call, policy: Policy) -> bool:

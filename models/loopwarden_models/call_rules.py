@@ -100,6 +100,11 @@ class FrozenPollConfig(RuleConfig, frozen=True):
     nudge: Repeats = 10
     # public: OpenClaw's global breaker 30.
     kill: Repeats = 30
+    # How long the awaited work should take: written for a tool. Before three times as long without a change a poll is
+    # observed and no more, after it nudged whatever the count, and only after six times ended. judgement
+    expected_ms: Milliseconds | None = None
+    # How far apart polls were asked to be: written for a tool. Those that keep to it count half. judgement
+    interval_ms: Milliseconds | None = None
 
 
 class InterleavedRepeatConfig(RuleConfig, frozen=True):

@@ -9,7 +9,9 @@ from tests._support.steps import Run, decide, levels, only, orders, tree_of, ver
 
 from loopwarden_detectors.frozen_poll import MAX_POLLS
 from loopwarden_detectors.run_state import TreeState
+from loopwarden_detectors.watch import DETECTORS
 from loopwarden_models.events import AnyStep
+from loopwarden_models.policy import Policy
 
 FROZEN = only("frozen_poll")
 
@@ -223,3 +225,40 @@ def test_a_run_without_polls_keeps_nothing() -> None:
 
     assert tree.runs["r1"].frozen_poll is None
     assert tree.runs["r1"].watched == 0
+
+
+def policy_of_the_tool(**settings: int) -> Policy:
+    """Return a policy that knows how the poller is meant to be used."""
+    off = {name: {"mode": "off", "until": "2090-01-31"} for name in DETECTORS if name != "frozen_poll"}
+    return Policy.from_builtins({"mode": "enforce", **off, "tools": {"status": {"frozen_poll": settings}}})
+
+
+def test_work_of_known_length_is_waited_for_three_times_as_long() -> None:
+    """A build that takes twenty minutes is polled every minute, and nobody minds for an hour."""
+    run = Run()
+    run.gap_ms = 60_000
+    policy = policy_of_the_tool(expected_ms=20 * 60_000)
+
+    steps = polls(run, 121)
+    assert levels(decide(steps[:60], policy)) == ["observe"]
+    assert levels(decide(steps[:61], policy)) == ["observe", "nudge"]
+    assert levels(decide(steps[:120], policy))[-1] == "nudge"
+    assert levels(decide(steps, policy))[-1] == "kill"
+
+
+def test_after_it_a_few_polls_are_enough() -> None:
+    """Whoever looks rarely is told all the same."""
+    run = Run()
+    run.gap_ms = 20 * 60_000
+
+    assert levels(decide(polls(run, 5), policy_of_the_tool(expected_ms=20 * 60_000))) == ["nudge"]
+
+
+def test_polls_that_keep_to_their_interval_count_half() -> None:
+    """As they were told to; who asks sooner gains nothing."""
+    patient, hasty = Run(), Run()
+    patient.gap_ms, hasty.gap_ms = 60_000, 59_000
+    policy = policy_of_the_tool(interval_ms=60_000)
+
+    assert levels(decide(polls(patient, 17), policy)) == ["observe"]
+    assert levels(decide(polls(hasty, 17), policy)) == ["observe", "nudge"]
