@@ -15,6 +15,7 @@ from loopwarden_streams import cli
 
 if TYPE_CHECKING:
     from loopwarden import RunGuard
+    from loopwarden_models.key_ring import KeyRing
 
 TENANT = "acme"
 STEP_S = 0.02
@@ -76,10 +77,11 @@ class Agent:
         self.ended = "completed"
 
 
-def guard_of(deployment: Deployment, *, tenant: str = TENANT) -> Guard:
-    """Return a guard on the topics of a deployment, not started."""
+def guard_of(deployment: Deployment, *, key_ring: KeyRing | None = None) -> Guard:
+    """Return a guard on the topics of a deployment, not started; with a key ring it requires signatures."""
     transport = KafkaTransport(deployment.bootstrap, prefix=deployment.prefix)
-    return Guard(transport, tenant=tenant, runtime_id="rt-1")
+    is_strict = key_ring is not None
+    return Guard(transport, tenant=TENANT, runtime_id="rt-1", key_ring=key_ring, require_signature=is_strict)
 
 
 def told(deployment: Deployment, *words: str, status: int = 0) -> list[dict[str, Any]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests._support.kafka import ApacheKafka, OutRecord
+from tests._support.keys import DETECTOR, OPERATOR, ring
 from tests._support.operators import TENANT, Agent, answers, guard_of, told, wait_listed
 from tests._support.workers import Deployment, wait_until
 
@@ -219,6 +221,26 @@ def test_what_a_person_ordered_survives_a_record_of_the_detector(deployment: Dep
     wait_until(lambda: len(record_of(deployment, "r-covered")) == 3, "the worker to write it again")
     assert record_of(deployment, "r-covered")[0] == record_of(deployment, "r-covered")[2] == ("paused", "operator")
     told(deployment, "run", "resume", TENANT, "r-covered", "--wait", "0", *WHY)
+
+
+def test_an_order_is_signed_where_runtimes_believe_nothing_else(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
+    """With the person's own key: the detector's is refused under a person's word, and so is none."""
+    own, detector = tmp_path / "operator-1.key", tmp_path / "detector-1.key"
+    own.write_bytes(OPERATOR.to_pem())
+    detector.write_bytes(DETECTOR.to_pem())
+    own.chmod(0o600)
+    detector.chmod(0o600)
+    with Deployment(apache_kafka.bootstrap, tmp_path) as bare:  # no worker: nothing of this needs one
+        strict = guard_of(bare, key_ring=ring())
+        assert strict.start(barrier_s=30.0)
+        with Agent(strict, "r-signed").begun() as agent:
+            for flags in ((), ("--signing-key-file", str(detector))):
+                refused = told(bare, "run", "kill", TENANT, "r-signed", "--wait", "5", *WHY, *flags, status=1)
+                assert answers(refused) == ["failed"]
+            events = told(bare, "run", "kill", TENANT, "r-signed", "--signing-key-file", str(own), *WHY)
+            assert answers(events) == ["received", "applied", "confirmed_dead"]
+            assert agent.wait_ended() == "stopped"
+        strict.close(flush_s=30.0)
 
 
 def test_a_wrong_word_costs_nothing(deployment: Deployment) -> None:
