@@ -220,6 +220,7 @@ class Detector:
         await write_again(due, self.settings, self._control, self.partitions)
 
     async def _report(self) -> None:
+        self.metrics.set_enforcing(self.persons.is_enforcing)
         self.ingest.report()
 
     async def _on_recovered(self) -> None:

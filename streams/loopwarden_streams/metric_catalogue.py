@@ -286,6 +286,14 @@ POLICY_CHANGES = metric(
     "Changes of the topic of policies that took effect, or that held something to refuse.",
     "A jump of the loops found right after one: look at what changed, `loopwarden policy diff`.",
 )
+ENFORCING = metric(
+    Gauge,
+    "enforcing",
+    "",
+    "0 or 1",
+    "0 while a person has the big switch off: every command is a noop, every breaker advice.",
+    "0 for long: somebody forgot it, see LoopwardenEnforcementDisabled.",
+)
 # What it costs.
 TOKENS = metric(
     Counter,

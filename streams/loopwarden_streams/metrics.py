@@ -272,6 +272,10 @@ class Metrics:
 
     # What it is judged by.
 
+    def set_enforcing(self, is_enforcing: bool) -> None:
+        """Set whether the big switch lets orders have an effect."""
+        self._child(of.ENFORCING).set(is_enforcing)
+
     def set_policies(self, versions: Mapping[str, str]) -> None:
         """Set which version is in force for all (`*`), and for each tenant with one of its own; others lose theirs.
 

@@ -19,11 +19,11 @@ from msgspec import Struct
 
 from loopwarden.fencing import OPERATOR
 from loopwarden_models.codec import decode_message
-from loopwarden_models.control_state import BreakerState, RunRecord
+from loopwarden_models.control_state import ENFORCEMENT_KEY, BreakerState, EnforcementRecord, RunRecord
 from loopwarden_models.errors import InvalidEvent, TransportError
 from loopwarden_models.ids import control_partition
 from loopwarden_streams.settings import Settings
-from loopwarden_streams.standing_orders import HELD
+from loopwarden_streams.standing_orders import HELD, OBSERVE_ONLY
 
 log = logging.getLogger(__name__)
 
@@ -66,9 +66,16 @@ class _Standing(Struct, frozen=True):
 
 
 class PersonsRecords:
-    """Takes the records of `control.state` in the order of each partition. Not thread-safe."""
+    """Takes the records of `control.state` in the order of each partition. Not thread-safe.
+
+    Attributes:
+        is_enforcing: Whether the big switch lets orders have an effect. The detector judges and orders as ever; that
+            its orders are noops is for the runtimes to say, and for an alert.
+    """
 
     def __init__(self, *, max_standing: int = MAX_STANDING) -> None:
+        self.is_enforcing = True
+        self._switched: list[int] = [0, 0]
         self._max_standing = max_standing
         self._standing: dict[bytes, _Standing] = {}
         self._covered: set[bytes] = set()
@@ -76,6 +83,9 @@ class PersonsRecords:
     def take(self, key: bytes | None, value: bytes | None) -> None:
         """Take one record; what is neither of a run nor of a breaker, or cannot be read, changes nothing."""
         if key is None:
+            return
+        if key == ENFORCEMENT_KEY.encode():
+            self._switch(value)
             return
         if value is None:
             self._forget(key)
@@ -103,6 +113,16 @@ class PersonsRecords:
         covered, self._covered = self._covered, set()
         found = [(key, self._standing[key]) for key in covered]
         return [(key, one.value) for key, one in found if one.expires_at_ms is None or one.expires_at_ms > now_ms]
+
+    def _switch(self, value: bytes | None) -> None:
+        try:
+            switch = None if value is None else decode_message(value, EnforcementRecord)
+        except InvalidEvent:
+            return
+        if switch is None:
+            self._switched, self.is_enforcing = [0, 0], True
+        elif switch.version >= self._switched:
+            self._switched, self.is_enforcing = switch.version, switch.state != OBSERVE_ONLY
 
     def _put(
         self, key: bytes, value: bytes, version: list[int], is_person: bool, binds: bool, expires_at_ms: int | None

@@ -89,6 +89,7 @@ def fill(metrics: Metrics) -> None:
     metrics.set_open_orders(dict.fromkeys(get_args(OrderState), 1))
     metrics.set_policies({"*": "prod-7@0011223344556677", "acme": "acme-2@8899aabbccddeeff"})
     metrics.set_policies_refused(1)
+    metrics.set_enforcing(True)
     for change in get_args(PolicyChange):
         metrics.count_policy_change(change)
 

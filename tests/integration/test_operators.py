@@ -179,6 +179,7 @@ def test_with_enforcement_off_a_kill_is_a_noop(deployment: Deployment, guard: Gu
             events = told(deployment, "run", "kill", TENANT, "r-switch", *WHY, status=1)
             made = agent.calls
             wait_until(lambda: agent.calls > made, "the run to go on")
+            wait_until(lambda: deployment.workers[0].metric("loopwarden_enforcing") == 0, "the gauge")
         finally:
             (on,) = told(deployment, "enforcement", "on", *WHY)
         assert answers(events) == ["noop"]

@@ -70,6 +70,25 @@ def test_what_has_expired_is_let_go() -> None:
     assert due((RUN, expired), detector) == []
 
 
+def test_the_big_switch_is_known() -> None:
+    """A worker tells by a gauge that nothing is stopped; the highest version holds, and a deletion is on."""
+    key = b"*|enforcement|global"
+    persons = PersonsRecords()
+    found = [persons.is_enforcing]
+    for value in (
+        record(key, "observe_only", version=(2, 0)),
+        record(key, "enforce", version=(1, 9)),
+        b"{",
+        record(key, "enforce", version=(3, 0)),
+        record(key, "observe_only", version=(4, 0)),
+        None,
+    ):
+        persons.take(key, value)
+        found.append(persons.is_enforcing)
+
+    assert found == [True, False, False, False, True, False, True]
+
+
 def test_what_is_something_else_is_passed_over() -> None:
     """Fences, the switch, kinds of a later version, and what cannot be read."""
     odd = [(None, b"{}"), (b"*|fence|3", b"{}"), (b"run", b"{}"), (RUN, b"{"), (b"\xff|run|\xff", b"{}")]
