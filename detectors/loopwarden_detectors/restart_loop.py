@@ -15,6 +15,7 @@ from loopwarden_detectors.base import NONE, NUDGE, grade
 from loopwarden_detectors.identity import set_key
 from loopwarden_detectors.normalise import replace_volatile
 from loopwarden_detectors.rings import MARK, WRITES
+from loopwarden_detectors.sealed import seal, unseal
 from loopwarden_models.events import RunEnd, RunStart
 from loopwarden_models.hashes import stable_key
 from loopwarden_models.ids import verdict_id
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from loopwarden_models.events import AnyStep
     from loopwarden_models.step_rules import RestartLoopConfig
     from loopwarden_models.volatile import VolatileRules
+
+FORMAT: Final = 1
 
 NAME: Final = "restart_loop"
 PATTERN: Final = "restart_loop"
@@ -59,6 +62,7 @@ class TaskState(Struct, array_like=True):
         ends: The newest, oldest first, at most `MAX_ENDS`.
         level: Strongest level said since the task last rested. `count`: at the newest verdict.
         said: Verdicts, over its life. `now_ms`: newest time of a turn.
+        offset: Newest offset of `tool-health` that is included, -1 where the turns come from elsewhere.
     """
 
     tenant: str
@@ -69,6 +73,7 @@ class TaskState(Struct, array_like=True):
     count: int = 0
     said: int = 0
     now_ms: int = 0
+    offset: int = -1
 
     def admit(self, turn: RunTurn) -> bool:
         """Note where a turn comes from, and return whether it is new: a partition's turns come in order, or again."""
@@ -78,17 +83,17 @@ class TaskState(Struct, array_like=True):
         return True
 
     def to_bytes(self) -> bytes:
-        """Return the snapshot, MessagePack."""
-        return _encode(self)
+        """Return the snapshot."""
+        return seal(FORMAT, _encode(self))
 
     @staticmethod
     def from_bytes(data: bytes) -> TaskState:
-        """Read a snapshot.
+        """Read a snapshot of this version, or one that was written before fields were appended to it.
 
         Raises:
-            msgspec.DecodeError: The bytes are none.
+            StateCorrupt: Another format version, or bytes that are none.
         """
-        return _decode(data)
+        return unseal(FORMAT, data, _decode, "tasks")
 
 
 def fingerprint_of(tenant: str, agent: str, goal: str, rules: VolatileRules) -> int:
@@ -121,6 +126,7 @@ def turn_of(tree: TreeState, step: AnyStep, *, partition: int, epoch: int, offse
     is_end = type(step) is RunEnd
     return RunTurn(
         v=1,
+        type="run_turn",
         turn="end" if is_end else "start",
         tenant=tree.tenant,
         run_id=step.run_id,
@@ -180,10 +186,11 @@ def observe(task: TaskState, turn: RunTurn, config: RestartLoopConfig, mode: Mod
     if turn.turn == "end":
         _note_end(ends, turn, config)
         return None
-    count = sum(end.is_bad for end in ends)
+    count = sum(end.is_bad and end.at_ms <= turn.at_ms for end in ends)
     level, threshold = grade(count, config.observe, config.nudge)
     if level == NONE:
-        task.level = task.count = 0
+        if turn.at_ms >= task.now_ms:  # one that is late says nothing about how it stands now
+            task.level = task.count = 0
         return None
     if mode == "off" or (level <= task.level and count < 2 * task.count):
         return None

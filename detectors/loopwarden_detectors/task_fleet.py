@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
@@ -11,8 +12,10 @@ from loopwarden_models.policy import Policy
 from loopwarden_models.run_turns import RunTurn
 from loopwarden_models.verdicts import Verdict
 
-# Tasks of one tenant that are remembered: where every goal is another one nothing is started again. judgement
+# Tasks of one tenant that are remembered: where every goal is another one nothing is started again. Beyond it the
+# tenant's own idlest go, a few at once: finding them costs a pass over all its tasks. judgement
 MAX_TASKS: Final = 5_000
+_EVICTED_AT_ONCE: Final = 100
 
 TaskId = tuple[str, int]
 
@@ -22,33 +25,52 @@ class TaskFleet:
 
     Attributes:
         tasks: By (tenant, fingerprint).
+        changed: Tasks that changed or were forgotten since somebody last emptied it.
+        now_ms: Newest time of a turn, of any task.
     """
 
     def __init__(self, policy: Policy) -> None:
         """Judge by `policy`, with the layers of tenants and agents."""
         self.policy = policy
         self.tasks: dict[TaskId, TaskState] = {}
+        self.changed: set[TaskId] = set()
+        self.now_ms = 0
         self._known: Counter[str] = Counter()
 
-    def turn(self, turn: RunTurn) -> Verdict | None:
-        """Count one beginning or end, unless it came before, and return what is to be said of it. Cost: 2 µs."""
+    def turn(self, turn: RunTurn, offset: int = -1, *, act: bool = True) -> Verdict | None:
+        """Count one beginning or end, unless it came before, and return what is to be said of it.
+
+        Args:
+            turn: As it was sent.
+            offset: Its own in `tool-health`, where it comes from there: what is included already is left out.
+            act: False says it in shadow: it is too old to do something about.
+
+        Cost: 2 µs.
+        """
         key = (turn.tenant, turn.fingerprint)
         task = self.tasks.get(key)
         if task is None:
-            if turn.turn == "start" or self._known[turn.tenant] >= MAX_TASKS:
+            if turn.turn == "start":
                 return None  # nothing is known of it, so nothing is remembered of its first start
+            if self._known[turn.tenant] >= MAX_TASKS:
+                self._make_room(turn.tenant)
             task = self.tasks[key] = TaskState(*key)
             self._known[turn.tenant] += 1
-        if not task.admit(turn):
+        if 0 <= offset <= task.offset or not task.admit(turn):
             return None
+        task.offset = offset
+        self.changed.add(key)
+        self.now_ms = max(self.now_ms, turn.at_ms)
         rules = self.policy.of(turn.tenant, turn.agent) if self.policy.is_layered else self.policy
-        return observe(task, turn, rules.restart_loop, rules.mode_of(NAME, turn.at_ms))
+        mode = rules.mode_of(NAME, turn.at_ms)
+        return observe(task, turn, rules.restart_loop, mode if act or mode == "off" else "shadow")
 
     def restore(self, tasks: Iterable[TaskState]) -> None:
         """Take in tasks that were saved."""
         for task in tasks:
             self.tasks[task.tenant, task.fingerprint] = task
             self._known[task.tenant] += 1
+            self.now_ms = max(self.now_ms, task.now_ms)
 
     def forgettable(self, task: TaskState, now_ms: int) -> bool:
         """Return whether nothing is lost with a task: no run of it ended within its window."""
@@ -57,5 +79,12 @@ class TaskFleet:
 
     def forget(self, task: TaskState) -> None:
         """Drop a task."""
-        del self.tasks[task.tenant, task.fingerprint]
+        key = (task.tenant, task.fingerprint)
+        del self.tasks[key]
+        self.changed.add(key)
         self._known[task.tenant] -= 1
+
+    def _make_room(self, tenant: str) -> None:
+        own = (task for task in self.tasks.values() if task.tenant == tenant)
+        for task in heapq.nsmallest(_EVICTED_AT_ONCE, own, key=lambda task: (task.now_ms, task.fingerprint)):
+            self.forget(task)

@@ -5,11 +5,12 @@ The same object judges in the worker, in `loopwarden replay`, in `loopwarden eva
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from loopwarden_detectors import restart_loop
+from loopwarden_detectors import restart_loop, tenant_limits
 from loopwarden_detectors.fleet_breaker import HELD_OPEN, MANUAL, NAME, NOTHING, Transition, observe, set_by_hand, tick
 from loopwarden_detectors.tool_faults import has_failed
 from loopwarden_detectors.tool_state import Admission, ToolState
@@ -28,8 +29,8 @@ MAX_TOOLS: Final = 5_000
 IDLE_MS: Final = 3_600_000
 KEPT_MS: Final = 86_400_000
 
-# Whatever can say something: the rules about runs, the one about tools, and the one about tasks.
-RULES: Final = (*DETECTORS, NAME, restart_loop.NAME)
+# Whatever can say something: the rules about runs, and those about tools, tasks and tenants.
+RULES: Final = (*DETECTORS, NAME, restart_loop.NAME, tenant_limits.NAME)
 
 ToolId = tuple[str, str]
 
@@ -146,6 +147,11 @@ class ToolFleet:
         set_by_hand(known, state)
         self._note(known)
         return known
+
+    def busiest(self, tenant: str, count: int = 3) -> list[str]:
+        """Return the tools of a tenant with most calls in their windows. Cost: O(tools)."""
+        own = (tool for tool in self.tools.values() if tool.tenant == tenant and tool.calls)
+        return [tool.tool for tool in heapq.nsmallest(count, own, key=lambda tool: (-tool.calls, tool.tool))]
 
     def forgettable(self, tool: ToolState, now_ms: int) -> bool:
         """Return whether nothing is lost with a tool: it is closed, and was not called for long."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final, Literal
-from zlib import crc32
 
 import msgspec
 from msgspec import Struct, field
 
+from loopwarden_detectors.sealed import seal, unseal
 from loopwarden_models.commands import Reason
 from loopwarden_models.control_state import BreakerStateName
-from loopwarden_models.errors import StateCorrupt
+from loopwarden_models.tenant_load import TenantLoad
 from loopwarden_models.tool_health import MAX_RUN_HASHES, PartialSum, SecondSum, run_hash
 
 FORMAT: Final = 1
@@ -121,17 +121,7 @@ class ToolState(Struct, array_like=True):
         What a partition's owner has sent is sent again by the next one, added up otherwise. `straddling`: a part of it
         was counted, and nobody can tell which. `stale`: a former owner that does not know yet.
         """
-        known = self.known.get(sums.partition)
-        if known is not None:
-            epoch, newest = known
-            if sums.epoch < epoch:
-                return "stale"
-            if sums.first_offset <= newest:
-                known[0] = sums.epoch
-                known[1] = max(newest, sums.last_offset)
-                return "duplicate" if sums.last_offset <= newest else "straddling"
-        self.known[sums.partition] = [sums.epoch, sums.last_offset]
-        return "new"
+        return admit(self.known, sums)
 
     def add(self, one: SecondSum, window_s: int) -> bool:
         """Add one second to the window, and return whether it lies in it. Cost: 1 µs; the window has few seconds."""
@@ -197,9 +187,8 @@ class ToolState(Struct, array_like=True):
         return buckets[at]
 
     def to_bytes(self) -> bytes:
-        """Return the snapshot: a version byte, a checksum, then MessagePack."""
-        body = _encode(self)
-        return _VERSION + crc32(body).to_bytes(_CHECKSUM_BYTES, "big") + body
+        """Return the snapshot."""
+        return seal(FORMAT, _encode(self))
 
     @staticmethod
     def from_bytes(data: bytes) -> ToolState:
@@ -208,15 +197,22 @@ class ToolState(Struct, array_like=True):
         Raises:
             StateCorrupt: Another format version, or bytes that are none.
         """
-        if data[:1] != _VERSION:
-            raise StateCorrupt("?", data[0] if data else None, f"this version reads format {FORMAT} of tools")
-        body = memoryview(data)[1 + _CHECKSUM_BYTES :]
-        if crc32(body).to_bytes(_CHECKSUM_BYTES, "big") != data[1 : 1 + _CHECKSUM_BYTES]:
-            raise StateCorrupt("?", FORMAT, "the checksum does not match: bytes were lost or changed on the way")
-        try:
-            return _decode(body)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise StateCorrupt("?", FORMAT, str(error)) from None
+        return unseal(FORMAT, data, _decode, "tools")
+
+
+def admit(known: dict[int, list[int]], sums: PartialSum | TenantLoad) -> Admission:
+    """Note in `known`, by partition of steps epoch and newest offset, where a sum is from. See `ToolState.admit`."""
+    last = known.get(sums.partition)
+    if last is not None:
+        epoch, newest = last
+        if sums.epoch < epoch:
+            return "stale"
+        if sums.first_offset <= newest:
+            last[0] = sums.epoch
+            last[1] = max(newest, sums.last_offset)
+            return "duplicate" if sums.last_offset <= newest else "straddling"
+    known[sums.partition] = [sums.epoch, sums.last_offset]
+    return "new"
 
 
 def join_run(known: list[int], run_id: str) -> None:
@@ -234,7 +230,5 @@ def join_runs(known: list[int], more: Iterable[int]) -> None:
             known.append(run)
 
 
-_CHECKSUM_BYTES: Final = 4
-_VERSION: Final = bytes([FORMAT])
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ToolState).decode

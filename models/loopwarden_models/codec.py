@@ -6,6 +6,7 @@ decodes to `None`, anything else that is wrong is an `InvalidEvent` with a reaso
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -18,6 +19,8 @@ from loopwarden_models.control_state import BreakerState, EnforcementRecord, Fen
 from loopwarden_models.errors import InvalidEvent
 from loopwarden_models.events import STEP_TYPES, AnyStep
 from loopwarden_models.operator_actions import OperatorAction
+from loopwarden_models.run_turns import RunTurn
+from loopwarden_models.tenant_load import TenantLoad
 from loopwarden_models.tool_health import PartialSum
 from loopwarden_models.verdicts import Verdict
 
@@ -27,8 +30,22 @@ MAX_STEP_BYTES = 1_048_576
 TENANT_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _M = TypeVar(
-    "_M", Command, Ack, RunRecord, BreakerState, FenceRecord, EnforcementRecord, PartialSum, OperatorAction, Verdict
+    "_M",
+    Command,
+    Ack,
+    RunRecord,
+    BreakerState,
+    FenceRecord,
+    EnforcementRecord,
+    PartialSum,
+    RunTurn,
+    TenantLoad,
+    OperatorAction,
+    Verdict,
 )
+
+# What lies on `tool-health`.
+Health = PartialSum | RunTurn | TenantLoad
 
 _decode_step = msgspec.json.Decoder(AnyStep).decode
 _encode = msgspec.json.Encoder().encode
@@ -87,7 +104,7 @@ def decode_step(value: bytes | None, *, max_bytes: int = MAX_STEP_BYTES) -> AnyS
 
 
 def decode_message(value: bytes | None, kind: type[_M], *, max_bytes: int = MAX_STEP_BYTES) -> _M:
-    """Decode a command, an acknowledgement, a state record or a partial sum.
+    """Decode a command, an acknowledgement, a state record or a message of `tool-health`.
 
     Raises:
         InvalidEvent: As `decode_step`; a tombstone too, so callers of compacted topics look at it first.
@@ -112,6 +129,29 @@ def decode_message(value: bytes | None, kind: type[_M], *, max_bytes: int = MAX_
     return message
 
 
+def decode_health(value: bytes | None, *, max_bytes: int = MAX_STEP_BYTES) -> Health | None:
+    """Decode a message of `tool-health`, by its `type`; a sum has none, and `None` is of one that is not known.
+
+    Raises:
+        InvalidEvent: As `decode_message`.
+
+    Cost: about 2 µs.
+    """
+    envelope = _Envelope()
+    if value is not None and len(value) <= max_bytes:
+        # What is wrong with one that does not decode is said below.
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            envelope = _decode_envelope(value)
+    name = envelope.type
+    if name == "run_turn":
+        return decode_message(value, RunTurn, max_bytes=max_bytes)
+    if name == "tenant_load":
+        return decode_message(value, TenantLoad, max_bytes=max_bytes)
+    if isinstance(name, str) and type(envelope.v) is int and envelope.v == 1:
+        return None
+    return decode_message(value, PartialSum, max_bytes=max_bytes)
+
+
 _DECODERS: dict[type[msgspec.Struct], Callable[[bytes], Any]] = {
     kind: msgspec.json.Decoder(kind).decode
     for kind in (
@@ -122,6 +162,8 @@ _DECODERS: dict[type[msgspec.Struct], Callable[[bytes], Any]] = {
         FenceRecord,
         EnforcementRecord,
         PartialSum,
+        RunTurn,
+        TenantLoad,
         OperatorAction,
         Verdict,
     )

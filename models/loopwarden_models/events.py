@@ -29,7 +29,8 @@ Count = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Seq = Annotated[int, Meta(ge=0, le=MAX_INT, description="Strictly increasing within (run, incarnation).")]
 TimestampMs = Annotated[int, Meta(ge=0, le=MAX_INT, description="Unix milliseconds.")]
 DurationMs = Annotated[float, Meta(ge=0, le=1e15)]
-CostUsd = Annotated[float, Meta(ge=0, le=1e9)]
+MAX_COST_USD = 1e9
+CostUsd = Annotated[float, Meta(ge=0, le=MAX_COST_USD)]
 ShortText = Annotated[str, Meta(max_length=256)]
 
 

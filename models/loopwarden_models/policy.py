@@ -49,6 +49,7 @@ from loopwarden_models.step_rules import (
     SilentRunConfig,
     TextChantConfig,
 )
+from loopwarden_models.tenant_config import TenantLimitsConfig
 from loopwarden_models.volatile import VolatileRules
 
 # Pairs of tenant and agent whose policy is kept. One of them costs a millisecond to make.
@@ -204,6 +205,7 @@ class Policy(Config, frozen=True, dict=True):
     silent_run: SilentRunConfig = SilentRunConfig()
     fleet_breaker: BreakerConfig = BreakerConfig()
     restart_loop: RestartLoopConfig = RestartLoopConfig()
+    tenant_limits: TenantLimitsConfig = TenantLimitsConfig()
     ladder: LadderConfig = LadderConfig()
     blast_radius: BlastRadiusConfig = BlastRadiusConfig()
     tenants: dict[str, dict[str, Any]] = field(default_factory=dict)

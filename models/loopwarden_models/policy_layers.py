@@ -13,12 +13,17 @@ from loopwarden_models.errors import ConfigError
 
 Data = Mapping[str, Any]
 
+_SHARED = {
+    "fleet_breaker": "all runs of a tool share its breaker, whoever their agent is; set it for the tenant or the tool",
+    "tenant_limits": "all runs of a tenant share its limits, whoever their agent is; set it for the tenant",
+}
+
 # What a layer may hold besides the parts of a policy.
 INNER = {"tenants": ("agents", "tools"), "agents": ("tools",), "tools": ("effect",)}
 # What belongs to a run as a whole, so that no single tool can have it otherwise.
-NOT_OF_TOOLS = ("budget", "ladder", "rate", "effects", "mode", "blast_radius")
-# What all runs of a tool share, whoever their agent is.
-NOT_OF_AGENTS = ("fleet_breaker",)
+NOT_OF_TOOLS = ("budget", "ladder", "rate", "effects", "mode", "blast_radius", "tenant_limits")
+# What all runs of a tool or a tenant share, whoever their agent is.
+NOT_OF_AGENTS = ("fleet_breaker", "tenant_limits")
 
 
 def merged(lower: Data, upper: Data) -> dict[str, Any]:
@@ -109,17 +114,15 @@ def values_of(data: object, key: str) -> Iterator[Any]:
 def _check_tool(layer: Data, path: str) -> None:
     for part in NOT_OF_TOOLS:
         if part in layer:
-            remedy = "write `effect: …`" if part == "effects" else "set it for the tenant or the agent"
+            remedy = "set it for the tenant" if part == "tenant_limits" else "set it for the tenant or the agent"
+            remedy = "write `effect: …`" if part == "effects" else remedy
             raise ConfigError(f"policy: {path}.{part} = {layer[part]!r} is not a matter of one tool: {remedy}")
 
 
 def _check_agent(layer: Data, path: str) -> None:
     for part in NOT_OF_AGENTS:
         if part in layer:
-            raise ConfigError(
-                f"policy: {path}.{part} = {layer[part]!r} has no effect: all runs of a tool share its breaker, whoever "
-                "their agent is; set it for the tenant or the tool"
-            )
+            raise ConfigError(f"policy: {path}.{part} = {layer[part]!r} has no effect: {_SHARED[part]}")
 
 
 def _check_exemptions(layer: Data, path: str) -> None:

@@ -18,19 +18,26 @@ RunTurnName = Literal["start", "end"]
 class RunTurn(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One root run began or ended. Key `tenant|task|<fingerprint>`, partition by the tenant.
 
+    A turn is known by its place in `steps`: what does not lie beyond the last one of its partition was counted before.
+
     Attributes:
+        type: `run_turn`.
         turn: `start` or `end`.
+        run_id: The root run.
         fingerprint: Of the task: tenant, agent and goal, without what is new each time. 53 bits.
-        agent: Which agent it is, `""` = not known.
         at_ms: Event time in Unix milliseconds.
         status: How it ended, as its `run_end` says.
         calls: Tool calls that it had made.
         findings: Of its last calls, as a set: what it asked and what it was told, 53 bits; of a declared write only
             what it asked. 0 = it made none.
-        partition: Partition of the steps topic that the event lies in. `epoch`: of its owner. `offset`: its place.
+        partition: Partition of the steps topic that the event lies in.
+        epoch: Of that partition's owner.
+        offset: Place of the event in it.
+        agent: Which agent it is, `""` = not known.
     """
 
     v: Version
+    type: Literal["run_turn"]
     turn: RunTurnName
     tenant: Tenant
     run_id: RunId

@@ -32,6 +32,8 @@ from loopwarden_models.events import STEP_TYPES, AnyStep, ApprovalEnd, RunEnd, S
 from loopwarden_models.operator_actions import ActionName, OperatorAction
 from loopwarden_models.patterns import MODES, PATTERNS
 from loopwarden_models.recoveries import RECOVERIES, RECOVERY_LEVELS
+from loopwarden_models.run_turns import RunTurn
+from loopwarden_models.tenant_load import TenantLoad
 from loopwarden_models.tool_health import PartialSum
 from loopwarden_models.verdicts import Verdict
 
@@ -50,6 +52,8 @@ MESSAGES: Final[Mapping[str, Any]] = MappingProxyType(
         "fence-record": FenceRecord,
         "enforcement-record": EnforcementRecord,
         "partial-sum": PartialSum,
+        "run-turn": RunTurn,
+        "tenant-load": TenantLoad,
     }
 )
 

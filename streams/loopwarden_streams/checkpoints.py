@@ -17,6 +17,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from faust.types import TP
 
+from loopwarden_detectors.task_fleet import TaskId
 from loopwarden_detectors.tool_fleet import ToolId
 from loopwarden_models.errors import TransportError
 from loopwarden_streams.batch_writer import Out, write_batch
@@ -24,13 +25,16 @@ from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import SOURCES, Partition
 from loopwarden_streams.settings import Settings
+from loopwarden_streams.shared_out import SharedOut
 from loopwarden_streams.snapshots import (
     POSITION_KEY,
     encode_position,
+    encode_shared,
     encode_snapshot,
-    encode_tool,
     mark,
-    tool_mark,
+    shared_mark,
+    task_snapshot_key,
+    tenant_snapshot_key,
     tool_snapshot_key,
 )
 from loopwarden_streams.transport import BatchConsumer
@@ -50,6 +54,7 @@ class Checkpointer:
         settings: Settings,
         partitions: Mapping[int, Partition],
         outbox: Outbox,
+        shared_out: SharedOut,
         producer: AIOKafkaProducer,
         metrics: Metrics,
     ) -> None:
@@ -58,6 +63,7 @@ class Checkpointer:
         self._settings = settings
         self._partitions = partitions
         self._outbox = outbox
+        self._shared_out = shared_out
         self._producer = producer
         self._metrics = metrics
         self._running = asyncio.Lock()
@@ -92,8 +98,9 @@ class Checkpointer:
     def _is_due(self, partition: Partition) -> bool:
         # Offsets that moved without a change count too, or a quiet partition replays its skipped tail for ever.
         moved = any(partition.next_offset[source] - 1 != partition.covered.get(source) for source in SOURCES)
-        tools = partition.dirty_tools or partition.dead_tools
-        return bool(partition.dirty or partition.dead or tools or partition.sums or moved or not partition.is_saved)
+        changed = partition.dirty or partition.dead or partition.dirty_tools or partition.dead_tools
+        shared = partition.tasks.changed or partition.tenants.changed or partition.has_to_send or partition.loads
+        return bool(changed or shared or moved or not partition.is_saved)
 
     async def _is_member(self, due: list[Partition]) -> bool:
         committed = {
@@ -118,12 +125,15 @@ class Checkpointer:
             upto = partition.upto()
             dirty, dead = partition.take_changes()
             tools, dead_tools = partition.take_tools()
+            tasks, tenants = partition.take_tasks(), partition.take_tenants()
         try:
             records = await self._encode(partition, dirty, dead)
             async with partition.lock:
                 records += _encode_tools(partition, tools, dead_tools)
-                # After the trees: what they include is not read again, so the sums of it must be out as well.
-                await self._outbox.send_sums(partition)
+                records += _encode_tasks(partition, tasks)
+                records += _encode_tenants(partition, tenants)
+                # After the trees: what they include is not read again, so what is told of it must be out as well.
+                await self._shared_out.send(partition)
             records.append(Out(POSITION_KEY, encode_position(partition.position(upto), partition.epoch)))
             # What is saved must not be newer than what was said: decisions of the encoded states come first.
             await self._outbox.drained(partition)
@@ -135,6 +145,8 @@ class Checkpointer:
             partition.dead |= dead - partition.trees.keys()
             partition.dirty_tools |= tools & partition.tools.tools.keys()
             partition.dead_tools |= dead_tools - partition.tools.tools.keys()
+            partition.tasks.changed |= tasks
+            partition.tenants.changed |= tenants
             if not isinstance(error, KafkaError | TransportError):
                 raise
             self._metrics.count_checkpoint_failure()
@@ -198,11 +210,41 @@ def _encode_tools(partition: Partition, changed: set[ToolId], dead: set[ToolId])
         tool = tools.get(known)
         if tool is not None:
             key = tool_snapshot_key(*known)
-            records.append(Out(key, encode_tool(tool, partition.epoch)))
-            partition.saved(key, tool_mark(key, tool))
+            records.append(Out(key, encode_shared(tool, partition.epoch)))
+            partition.saved(key, shared_mark(key, tool))
     for gone in dead:
         if gone not in tools:
             key = tool_snapshot_key(*gone)
+            records.append(Out(key, None))
+            partition.saved(key, None)
+    return records
+
+
+def _encode_tasks(partition: Partition, changed: set[TaskId]) -> list[Out]:
+    """Return the snapshots of the tasks in `changed`, and the deletions of those that were forgotten."""
+    records: list[Out] = []
+    for known in changed:
+        key = task_snapshot_key(*known)
+        task = partition.tasks.tasks.get(known)
+        if task is not None:
+            records.append(Out(key, encode_shared(task, partition.epoch)))
+            partition.saved(key, shared_mark(key, task))
+        elif key in partition.marks:
+            records.append(Out(key, None))
+            partition.saved(key, None)
+    return records
+
+
+def _encode_tenants(partition: Partition, changed: set[str]) -> list[Out]:
+    """Return the snapshots of the tenants in `changed`, and the deletions of those that were forgotten."""
+    records: list[Out] = []
+    for tenant in changed:
+        key = tenant_snapshot_key(tenant)
+        state = partition.tenants.tenants.get(tenant)
+        if state is not None:
+            records.append(Out(key, encode_shared(state, partition.epoch)))
+            partition.saved(key, shared_mark(key, state))
+        elif key in partition.marks:
             records.append(Out(key, None))
             partition.saved(key, None)
     return records

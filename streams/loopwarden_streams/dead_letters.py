@@ -8,7 +8,7 @@ kept of what is refused beyond it. The idea of a limited dead-letter queue is th
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 
 from faust.types import TP
 
@@ -20,8 +20,15 @@ from loopwarden_streams.transport import Record
 MAX_KEPT_BYTES = 262_144
 
 WINDOW_S = 60.0
+# While a stream is broken, so many records a minute of each tenant are kept all the same, and so many of all: a tenant
+# that sends garbage must not take away the letters of the others, nor may one that makes up tenants. judgement
+SPARED_OF_TENANT = 20
+SPARED = 1_000
+
 # Below this many records in the window a share means nothing.
 MIN_RECORDS = 100
+
+Refused = list[tuple[Record, InvalidEvent]]
 
 
 def dead_letter(tp: TP, record: Record, error: InvalidEvent) -> Out:
@@ -77,6 +84,8 @@ class BrokenShare:
         self._batches: deque[tuple[float, int, int]] = deque()
         self._records = 0
         self._refused = 0
+        self._spared: Counter[bytes] = Counter()
+        self._spared_until = 0.0
 
     def count(self, records: int, refused: int, *, now: float | None = None) -> bool:
         """Count one batch and return whether the stream is broken now.
@@ -95,3 +104,20 @@ class BrokenShare:
             self._records -= old_records
             self._refused -= old_refused
         return self._records >= MIN_RECORDS and self._refused > self._max_ratio * self._records
+
+    def spares(self, key: bytes | None, *, now: float | None = None) -> bool:
+        """Return whether a refused record is kept although the stream is broken, and count it if it is.
+
+        Args:
+            key: Of the record; its tenant is what comes before the first `|`.
+            now: `time.monotonic()`, for tests.
+        """
+        now = time.monotonic() if now is None else now
+        if now >= self._spared_until:
+            self._spared.clear()
+            self._spared_until = now + WINDOW_S
+        tenant = (key or b"").partition(b"|")[0]
+        if self._spared[tenant] >= SPARED_OF_TENANT or self._spared.total() >= SPARED:
+            return False
+        self._spared[tenant] += 1
+        return True

@@ -32,8 +32,12 @@ from loopwarden_streams.persons_records import PersonsRecords, write_again
 from loopwarden_streams.policy_follower import PolicyFollower, PolicyInForce
 from loopwarden_streams.recovery import Recovery
 from loopwarden_streams.recovery_watch import RecoveryWatch
+from loopwarden_streams.restarts import Restarts
 from loopwarden_streams.settings import Settings
+from loopwarden_streams.shared import Shared
+from loopwarden_streams.shared_out import SharedOut
 from loopwarden_streams.spent_records import SpentRecords
+from loopwarden_streams.tenants import Tenants
 from loopwarden_streams.ticks import Ticker
 from loopwarden_streams.topics import find_obstacles
 from loopwarden_streams.transport import BatchConsumer
@@ -47,6 +51,8 @@ SWEEP_EVERY_S = 60.0
 RESTORE_EVERY_S = 1.0
 # A quarter of a second: what a breaker that opens is late by. Traffic grows with the number of tools. judgement
 SUMS_EVERY_S = 0.25
+# Limits of tenants count minutes and days.
+LOADS_EVERY_S = 1.0
 # How long a stop waits for a checkpoint or a tick under way; the worker's own limit for all of a stop is 25 s.
 TIMERS_END_S = 10.0
 MAX_BUFFERED_MESSAGES = 10_000
@@ -84,6 +90,10 @@ class Detector:
         self.persons = PersonsRecords()
         self.manual = ManualBreakers(settings, self.spent, self.persons)
         self.breakers = Breakers(settings, self.outbox, self.metrics, self.manual)
+        self.shared_out = SharedOut(settings, self.outbox, self.partitions)
+        restarts = Restarts(settings, self.outbox, self.metrics)
+        tenants = Tenants(self.outbox, self.metrics)
+        self.shared = Shared(self.breakers, restarts, tenants, self.metrics, max_bytes=settings.max_step_bytes)
         self.dispatch = Dispatch(settings, self.rules, self.partitions, self.outbox, self.metrics)
         self.ingest = Ingest(
             self.app,
@@ -91,15 +101,18 @@ class Detector:
             self.rules,
             self.partitions,
             self.outbox,
-            self.breakers,
+            self.shared,
+            self.shared_out,
             self.metrics,
             self.dispatch,
         )
-        self.checkpointer = Checkpointer(self.app, settings, self.partitions, self.outbox, self._bulk, self.metrics)
+        self.checkpointer = Checkpointer(
+            self.app, settings, self.partitions, self.outbox, self.shared_out, self._bulk, self.metrics
+        )
         self.recovery = Recovery(
             self.app, settings, self.rules, self.outbox, self.metrics, changelog=changelog_name(settings)
         )
-        self.ticker = Ticker(settings, self.rules, self.partitions, self.dispatch, self.breakers, self.metrics)
+        self.ticker = Ticker(settings, self.rules, self.partitions, self.dispatch, self.shared, self.metrics)
         self.lag = LagWatch(self.app, settings, self.partitions, self.metrics)
         self.recovery_watch = RecoveryWatch(self.app, settings, lambda: self.is_ready, self.metrics)
         self._declare(self.app)
@@ -149,7 +162,8 @@ class Detector:
         self.app.producer.buffer.max_messages = MAX_BUFFERED_MESSAGES
         self._manual_task = asyncio.get_running_loop().create_task(self.manual.follow())
         self._every(self.settings.checkpoint_ms / 1000, self._checkpoint)
-        self._every(SUMS_EVERY_S, self.ingest.send_sums)
+        self._every(SUMS_EVERY_S, self.shared_out.sums)
+        self._every(LOADS_EVERY_S, self.shared_out.loads)
         self._every(self.settings.tick_ms / 1000, self.ticker.tick)
         self._every(LAG_EVERY_S, self.lag.look)
         self._every(REPORT_EVERY_S, self._report)

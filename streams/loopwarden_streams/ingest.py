@@ -12,25 +12,24 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import islice
+from itertools import compress, islice
 
 import faust
 from faust.types import TP, EventT
 
 from loopwarden_detectors.answers import acknowledge, is_confirmed
 from loopwarden_detectors.ladder import Decision
+from loopwarden_detectors.restart_loop import turn_of
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_detectors.watch import observe
 from loopwarden_models.acks import Ack
 from loopwarden_models.codec import decode_message, decode_step
 from loopwarden_models.commands import Reason
 from loopwarden_models.errors import InvalidEvent
-from loopwarden_models.events import AnyStep, RunStart, ToolEnd, step_key
+from loopwarden_models.events import AnyStep, ModelEnd, RunEnd, RunStart, ToolEnd, step_key
 from loopwarden_models.patterns import Level
-from loopwarden_models.tool_health import PartialSum, tool_key
 from loopwarden_streams.batch_writer import Out
-from loopwarden_streams.breakers import Breakers, Said
-from loopwarden_streams.dead_letters import BrokenShare, dead_letter, summary_letter
+from loopwarden_streams.dead_letters import BrokenShare, Refused, dead_letter, summary_letter
 from loopwarden_streams.dispatch import Dispatch
 from loopwarden_streams.early_answers import Answer
 from loopwarden_streams.holes import Holes
@@ -40,6 +39,8 @@ from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
 from loopwarden_streams.policy_follower import PolicyInForce
 from loopwarden_streams.reporting import StepCounts
 from loopwarden_streams.settings import Settings
+from loopwarden_streams.shared import Shared
+from loopwarden_streams.shared_out import SharedOut
 from loopwarden_streams.transport import Batch, Record
 
 log = logging.getLogger(__name__)
@@ -47,8 +48,6 @@ log = logging.getLogger(__name__)
 # Records between two breaths of the event loop, which also carries commands, health and rebalances.
 CHUNK = 256
 FAULT_LOG_EVERY_S = 1.0
-
-Refused = list[tuple[Record, InvalidEvent]]
 
 
 class Ingest:
@@ -61,7 +60,8 @@ class Ingest:
         rules: PolicyInForce,
         partitions: Mapping[int, Partition],
         outbox: Outbox,
-        breakers: Breakers,
+        shared: Shared,
+        shared_out: SharedOut,
         metrics: Metrics,
         dispatch: Dispatch,
     ) -> None:
@@ -71,7 +71,8 @@ class Ingest:
         self._rules = rules
         self._partitions = partitions
         self._outbox = outbox
-        self._breakers = breakers
+        self._shared = shared
+        self._shared_out = shared_out
         self._metrics = metrics
         self._holes = Holes(app, settings, metrics)
         self._dispatch = dispatch
@@ -89,19 +90,8 @@ class Ingest:
         await self._handle(event, ACKS, self._apply_acks)
 
     async def tools(self, event: EventT[Batch]) -> None:
-        """Apply one batch of partial sums. See `_handle`."""
+        """Apply one batch of partial sums, and of beginnings and ends of runs. See `_handle`."""
         await self._handle(event, TOOLS, self._apply_tools)
-
-    async def send_sums(self) -> None:
-        """Send what was added up of the tools, from every partition.
-
-        Raises:
-            TransportError: The broker refused something.
-        """
-        for partition in list(self._partitions.values()):
-            if partition.sums:
-                async with partition.lock:
-                    await self._outbox.send_sums(partition)
 
     async def _handle(
         self, event: EventT[Batch], source: str, apply: Callable[[Partition, list[Record]], Awaitable[None]]
@@ -161,8 +151,8 @@ class Ingest:
             await self._dispatch.send(partition, decisions, letters)
         if partition.early:
             await self._settle_early(partition, decisions)
-        if partition.sums.is_full:
-            await self._outbox.send_sums(partition)
+        if partition.must_send:
+            await self._shared_out.send(partition)
 
     def _judge(  # noqa: C901, PLR0912, PLR0915 - the loop over all events of a fleet: each call more in it is felt
         self, partition: Partition, records: list[Record]
@@ -181,6 +171,7 @@ class Ingest:
         refused: Refused = []
         counts = self._counts
         count = counts.add
+        add_load = partition.loads.add_again if partition.is_replaying else partition.loads.add
         add_up = partition.sums.add_again if partition.is_replaying else partition.sums.add
         newest_ms = partition.watermark_ms
         step: AnyStep | None = None
@@ -202,7 +193,7 @@ class Ingest:
                 appended_ms = record.timestamp
                 latest_ms = None if appended_ms is None or appended_ms < 0 else appended_ms + ahead_ms
                 act = step.ts_ms >= act_from_ms
-                calls = tree.calls
+                calls, cost = tree.calls, tree.cost_usd
                 found = observe(tree, step, policy, offset=offset, latest_ms=latest_ms, act=act)
             except InvalidEvent as error:
                 refused.append((record, error))
@@ -219,10 +210,15 @@ class Ingest:
             if tree.now_ms > newest_ms:  # noqa: PLR1730 - max() costs three times as much, once per event
                 newest_ms = tree.now_ms
             count(tree.tenant, step)
-            if tree.calls > calls and type(step) is ToolEnd:
-                add_up(tree.tenant, step, offset)
-            if type(step) is RunStart and step.limits is not None and step.limits.max_duration_ms is not None:
-                partition.timed.add(key)
+            if type(step) is ToolEnd:
+                if tree.calls > calls:
+                    add_up(tree.tenant, step, offset)
+                    add_load(tree.tenant, step.ts_ms, 1, step.cost_usd or 0.0, offset)
+            elif type(step) is ModelEnd:
+                if tree.cost_usd > cost and step.cost_usd:
+                    add_load(tree.tenant, step.ts_ms, 0, step.cost_usd, offset)
+            elif type(step) is RunStart or type(step) is RunEnd:
+                _note_turn(partition, tree, step, key, offset)
             if found:
                 for decision in found:
                     if decision.is_violation:
@@ -244,6 +240,10 @@ class Ingest:
         """
         counts, self._counts = self._counts, StepCounts()
         counts.report(self._metrics)
+        for partition in self._partitions.values():
+            crowded, partition.sums.crowded = partition.sums.crowded, 0
+            if crowded:
+                self._metrics.count_sum_dropped("crowded", crowded)
         for number in list(self.broken):
             if number in self._partitions:
                 # A producer that was stopped instead of mended sends nothing that would show it.
@@ -290,19 +290,7 @@ class Ingest:
             await self._outbox.publish(partition, (), self._letters(partition, ACKS, records, refused))
 
     async def _apply_tools(self, partition: Partition, records: list[Record]) -> None:
-        refused: Refused = []
-        said: Said = []
-        act_from_ms = self._act_from_ms()
-        for record in records:
-            try:
-                sums = decode_message(record.value, PartialSum, max_bytes=self._settings.max_step_bytes)
-                _check_tool_key(record.key or b"", sums)
-                said += self._breakers.count(partition, sums, record.offset, act_from_ms)
-            except InvalidEvent as error:
-                refused.append((record, error))
-        partition.next_offset[TOOLS] = records[-1].offset + 1
-        if said:
-            await self._breakers.publish(partition, said)
+        refused = await self._shared.apply(partition, records, self._act_from_ms())
         if refused:
             await self._outbox.publish(partition, (), self._letters(partition, TOOLS, records, refused))
 
@@ -340,17 +328,23 @@ class Ingest:
                 await self._acknowledge(partition, answer)
 
     def _letters(self, partition: Partition, source: str, records: list[Record], refused: Refused) -> list[Out]:
-        """Return the dead letters of a chunk, or one that names positions only if the stream is broken."""
+        """Return the dead letters of a chunk; if the stream is broken, most are one that names positions only."""
         is_broken = self._is_broken(partition.number, len(records), len(refused))
         if not refused:
             return []
         tp = TP(self._settings.topic(source), partition.number)
+        kept, dropped = refused, []
         if is_broken:
-            self._metrics.count_dead_letters_dropped(len(refused))
-            return [summary_letter(tp, refused)]
-        for reason, n in Counter(error.reason for _, error in refused).items():
+            spared = [self._shares[partition.number].spares(record.key) for record, _ in refused]
+            kept = list(compress(refused, spared))
+            dropped = [one for one, is_kept in zip(refused, spared, strict=True) if not is_kept]
+        for reason, n in Counter(error.reason for _, error in kept).items():
             self._metrics.count_dead_letter(reason, n)
-        return [dead_letter(tp, record, error) for record, error in refused]
+        letters = [dead_letter(tp, record, error) for record, error in kept]
+        if dropped:
+            self._metrics.count_dead_letters_dropped(len(dropped))
+            letters.append(summary_letter(tp, dropped))
+        return letters
 
     def _is_broken(self, number: int, records: int, refused: int) -> bool:
         """Count a chunk, and return whether most of what came lately was refused."""
@@ -382,7 +376,10 @@ def _check_key(key: bytes, tenant: str, root_run_id: str) -> None:
         raise InvalidEvent("key_mismatch", f"the key is {key[:200]!r}, the event says {expected!r}")
 
 
-def _check_tool_key(key: bytes, sums: PartialSum) -> None:
-    expected = tool_key(sums.tenant, sums.tool)
-    if key != expected:
-        raise InvalidEvent("key_mismatch", f"the key is {key[:200]!r}, the sum says {expected[:200]!r}")
+def _note_turn(partition: Partition, tree: TreeState, step: AnyStep, key: bytes, offset: int) -> None:
+    """Note what hangs on a run that began or ended: its limit of time, and its task."""
+    if type(step) is RunStart and step.limits is not None and step.limits.max_duration_ms is not None:
+        partition.timed.add(key)
+    turn = turn_of(tree, step, partition=partition.number, epoch=partition.epoch, offset=offset)
+    if turn is not None:
+        partition.turns.append(turn)

@@ -99,7 +99,7 @@ EVICTIONS = metric(
     "reason",
     "runs",
     "Runs that were forgotten.",
-    "cap: more runs than LOOPWARDEN_MAX_RUNS, and the idlest are not watched any more.",
+    "cap: more runs than LOOPWARDEN_MAX_RUNS; of the tenants that have most, the idlest are not watched any more.",
 )
 ACTIVE_RUNS = metric(
     Gauge,
@@ -219,6 +219,47 @@ STEPS_AFTER_KILL = metric(
     "steps",
     "Steps that began after their run's stop was applied.",
     "Must be 0: a runtime does not obey, see LoopwardenStepsAfterKill.",
+)
+# What all runs of a tenant do and spend: each from the worker that owns the tenant.
+TENANT_CALLS = metric(
+    Gauge,
+    "tenant_calls_per_minute",
+    "tenant",
+    "calls",
+    "Tool calls of all runs of a tenant within the last minute. No series: none.",
+    "Far above what is usual: which tools, see the verdicts of tenant_limits.",
+)
+TENANT_COST_MINUTE = metric(
+    Gauge,
+    "tenant_cost_usd_per_minute",
+    "tenant",
+    "US dollars",
+    "What all runs of a tenant spent within the last minute, as steps say. No series: nothing.",
+    "Rises without more runs: look for long contexts, or one run that loops.",
+)
+TENANT_COST_DAY = metric(
+    Gauge,
+    "tenant_cost_usd_per_day",
+    "tenant",
+    "US dollars",
+    "What all runs of a tenant spent within 24 hours, by stretches of ten minutes. No series: nothing.",
+    "Set tenant_limits.max_cost_usd_per_day a little above a usual day.",
+)
+TENANT_LIVE_RUNS = metric(
+    Gauge,
+    "tenant_live_runs",
+    "tenant",
+    "runs",
+    "Runs of a tenant that have begun and not ended. No series: none.",
+    "Grows without end: runs do not say that they end, or something starts them again and again.",
+)
+TENANT_LIMIT_USED = metric(
+    Gauge,
+    "tenant_limit_used_ratio",
+    "tenant limit",
+    "ratio",
+    "Part of a limit of tenant_limits that is used; 1 = all of it. No series: no such limit.",
+    "1 and more: see LoopwardenTenantOverLimit.",
 )
 # The breakers of tools.
 BREAKER_STATE = metric(

@@ -28,7 +28,7 @@ class LabelFold:
         self._outside: dict[str, int] = {}
 
     def fold(self, value: str, weight: int = 1) -> str:
-        """Return `value` if it has a name, else `OTHER`, and note `weight` as its activity. Cost: O(1)."""
+        """Return `value` if it has a name, else `OTHER`, and note `weight` as its activity. Cost: O(1), amortised."""
         inside = self._inside
         activity = inside.get(value)
         if activity is not None:
@@ -40,7 +40,9 @@ class LabelFold:
             inside[value] = weight
             return value
         outside = self._outside
-        if value in outside or len(outside) < self._limit * _WATCHED_PER_NAME:
+        if value not in outside and len(outside) >= self._limit * _WATCHED_PER_NAME:
+            self._forget_half()
+        if self._limit:
             outside[value] = outside.get(value, 0) + weight
         return OTHER
 
@@ -66,3 +68,9 @@ class LabelFold:
         for value in inside:
             inside[value] = 0
         return dropped
+
+    def _forget_half(self) -> None:
+        """Make room: names that come once and never again must not keep an active one from being noticed."""
+        outside = self._outside
+        for value in sorted(outside, key=outside.__getitem__)[: (len(outside) + 1) // 2]:
+            del outside[value]

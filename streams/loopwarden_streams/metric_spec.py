@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.metrics_core import Metric
 
 M = TypeVar("M", Counter, Gauge, Histogram, Info)
 
@@ -42,6 +44,16 @@ class MetricSpec(Generic[M]):
         more: dict[str, Any] = {"buckets": self.buckets} if self.buckets else {}
         name = self.name.removesuffix("_info") if self.kind is Info else self.name
         return self.kind(name, f"{self.meaning} {self.remedy}", self.labels, registry=registry, **more)
+
+
+class Registry(CollectorRegistry):
+    """Metrics without the times at which their series were made."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        for metric in super().collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
 
 
 # In the order of declaration, which is that of the printed page.

@@ -7,14 +7,14 @@ is not in its closed set becomes `_other`.
 
 from __future__ import annotations
 
+import operator
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import Metric
 
 from loopwarden import __version__
 from loopwarden_detectors.ladder import Alarm
@@ -27,7 +27,9 @@ from loopwarden_models.verdicts import Verdict
 from loopwarden_streams import metric_catalogue as of
 from loopwarden_streams import metric_intake as intake
 from loopwarden_streams.metric_labels import OTHER, LabelFold
-from loopwarden_streams.metric_spec import MetricSpec
+from loopwarden_streams.metric_spec import MetricSpec, Registry
+
+Join = Callable[[float, float], float]
 
 # Fixed for ever: alerts and dashboards are made of them.
 BREAKER_NUMBERS: Final[Mapping[str, int]] = MappingProxyType(
@@ -68,7 +70,7 @@ class Metrics:
             tenants: Tenants that keep their name however quiet they are.
             clock: Seconds, monotonic.
         """
-        self.registry: CollectorRegistry = _Registry()
+        self.registry: CollectorRegistry = Registry()
         self._clock = clock
         self._tenants = LabelFold(MAX_TENANTS, tenants)
         self._tools: dict[str, LabelFold] = {}
@@ -173,14 +175,20 @@ class Metrics:
         self._child(of.EVICTIONS, reason).inc(n)
 
     def set_active_runs(self, runs: Mapping[str, int]) -> None:
-        """Set the number of watched runs of every tenant; a tenant that is not named has none and loses its series."""
-        sums: dict[str, int] = {}
-        for tenant, n in runs.items():
-            name = self._tenant(tenant, 0)
-            sums[name] = sums.get(name, 0) + n
-        self._remove(of.ACTIVE_RUNS, lambda labels: labels[0] not in sums)
-        for name, n in sums.items():
-            self._child(of.ACTIVE_RUNS, name).set(n)
+        """Set the number of watched runs of every tenant."""
+        self.set_gauge(of.ACTIVE_RUNS, {(tenant,): n for tenant, n in runs.items()})
+
+    def set_gauge(
+        self, gauge: MetricSpec[Gauge], values: Mapping[tuple[str, ...], float], join: Join = operator.add
+    ) -> None:
+        """Set a gauge by its labels, the tenant first; `join` those that share a name. All others lose their series."""
+        joined: dict[tuple[str, ...], float] = {}
+        for (tenant, *rest), value in values.items():
+            labels = (self._tenant(tenant, 0), *rest)
+            joined[labels] = join(joined[labels], value) if labels in joined else value
+        self._remove(gauge, lambda labels: labels not in joined)
+        for labels, value in joined.items():
+            self._child(gauge, *labels).set(value)
 
     # What is seen and done.
 
@@ -266,9 +274,9 @@ class Metrics:
         """Count a breaker for which there was no room."""
         self._child(of.BREAKERS_HELD_BACK, self._tenant(tenant)).inc()
 
-    def count_sum_dropped(self, reason: str) -> None:
-        """Count a partial sum that was not counted; `reason` is one of `DroppedSum`."""
-        self._child(of.TOOL_SUMS_DROPPED, reason).inc()
+    def count_sum_dropped(self, reason: str, n: int = 1) -> None:
+        """Count partial sums that were not counted; `reason` is one of `DroppedSum`."""
+        self._child(of.TOOL_SUMS_DROPPED, reason).inc(n)
 
     # What it is judged by.
 
@@ -375,10 +383,3 @@ class Metrics:
             for tool in tools.rerank():
                 for spec in (intake.TOOL_CALLS, of.BREAKER_TRANSITIONS):
                     self._remove(spec, lambda labels, gone=(tenant, tool): labels[:2] == gone)  # type: ignore[misc]  # as above
-
-
-class _Registry(CollectorRegistry):
-    def collect(self) -> Iterator[Metric]:
-        for metric in super().collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-            yield metric

@@ -188,17 +188,13 @@ class Outbox:
         except KafkaError as error:
             raise TransportError(f"the fence of partition {partition.number} was refused: {error!r}") from error
 
-    async def send_sums(self, partition: Partition) -> None:
-        """Hand over the sums of the partition's tools. Under its lock: the sums of a partition must stay in order.
+    async def share(self, partition: Partition, out: Mapping[int, Sequence[Out]]) -> None:
+        """Hand over messages of `tool-health`, by its partitions.
 
         Raises:
             TransportError: The broker refused something.
         """
-        if not partition.sums:
-            return
-        now_ms = int(time.time() * 1000)
-        sums = partition.sums.take(partition.number, partition.epoch, self._settings.partitions, now_ms)
-        await self._hand_over(partition, self._bulk, TOOLS, sums)
+        await self._hand_over(partition, self._bulk, TOOLS, out)
 
     async def set_breakers(self, partition: Partition, records: Sequence[BreakerState]) -> None:
         """Hand over records of breakers.
@@ -224,7 +220,7 @@ class Outbox:
         await self._hand_over(partition, self._control, "control.state", out)
 
     async def say(self, partition: Partition, verdicts: Sequence[Verdict]) -> None:
-        """Say verdicts on tools: of the sums that were read up to now.
+        """Say verdicts on what runs share. One that names no source is of the sums that were read up to now.
 
         Raises:
             TransportError: The broker refused something since the last call.
@@ -232,7 +228,9 @@ class Outbox:
         offset = max(partition.next_offset[TOOLS] - 1, 0)
         source = EvidenceRange(self._settings.topic(TOOLS), partition.number, [offset, offset])
         located = [
-            msgspec.structs.replace(verdict, source=source, policy=stamp(self._rules.policy, verdict.tenant))
+            msgspec.structs.replace(
+                verdict, source=verdict.source or source, policy=stamp(self._rules.policy, verdict.tenant)
+            )
             for verdict in verdicts
         ]
         self._add_verdicts(

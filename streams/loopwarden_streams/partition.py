@@ -7,10 +7,14 @@ import time
 from dataclasses import dataclass, field
 
 from loopwarden_detectors.run_state import TreeState
+from loopwarden_detectors.task_fleet import TaskFleet, TaskId
+from loopwarden_detectors.tenant_fleet import TenantFleet
 from loopwarden_detectors.tool_fleet import ToolFleet, ToolId
 from loopwarden_models.policy import DEFAULT_POLICY, Policy
+from loopwarden_models.run_turns import RunTurn
 from loopwarden_streams.early_answers import EarlyAnswers
 from loopwarden_streams.snapshots import Position
+from loopwarden_streams.tenant_loads import TenantLoads
 from loopwarden_streams.tool_sums import ToolSums
 
 STEPS = "steps"
@@ -18,6 +22,8 @@ ACKS = "acks"
 TOOLS = "tool-health"
 SOURCES = (STEPS, ACKS, TOOLS)
 MAX_OFFSET = 2**63 - 1
+# So many beginnings and ends of runs are sent out of turn: 300 bytes each, and a backlog has thousands.
+MAX_TURNS = 1_024
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +54,12 @@ class Partition:
         tools: The tools of this partition of tool-health. `dirty_tools`, `dead_tools`: as `dirty` and `dead`.
         tools_until: End of tool-health when this ownership began: until it is read, time stands still for the tools.
         leases: `time.monotonic()` when the lease of an open breaker was last said.
-        sums: Calls of this partition's steps that were not sent to tool-health yet.
+        sums: Calls of this partition's steps that were not sent to tool-health yet. `turns`: beginnings and ends of
+            runs, likewise.
+        loads: What the tenants of this partition's steps did and spent, likewise. `loads_live`: tenants
+            that had live runs when they were last counted.
+        tenants: The tenants of this partition of tool-health.
+        tasks: The tasks of this partition of tool-health. `tasks_moved_at`: `time.monotonic()` when their time moved.
         lock: Held while a chunk of records is applied, and while a checkpoint takes its picture.
     """
 
@@ -80,8 +91,14 @@ class Partition:
     dead_tools: set[ToolId] = field(default_factory=set)
     tools_until: int = 0
     leases: dict[ToolId, float] = field(default_factory=dict)
+    turns: list[RunTurn] = field(default_factory=list)
+    tasks_moved_at: float = field(default_factory=time.monotonic)
     tools: ToolFleet = field(init=False)
     sums: ToolSums = field(init=False)
+    tasks: TaskFleet = field(init=False)
+    loads_live: set[str] = field(default_factory=set)
+    loads: TenantLoads = field(default_factory=TenantLoads)
+    tenants: TenantFleet = field(init=False)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
@@ -90,11 +107,23 @@ class Partition:
             self.next_offset.setdefault(source, 0)
         self.tools = ToolFleet(self.policy)
         self.sums = ToolSums(self.tools.config_of)
+        self.tasks = TaskFleet(self.policy)
+        self.tenants = TenantFleet(self.policy)
 
     @property
     def is_replaying(self) -> bool:
         """Whether steps may still come that a former owner judged."""
         return self.next_offset[STEPS] < self.replay_until
+
+    @property
+    def has_to_send(self) -> bool:
+        """Whether something is to be sent to tool-health."""
+        return bool(self.turns or self.sums)
+
+    @property
+    def must_send(self) -> bool:
+        """Whether that is to be done before its time."""
+        return self.sums.is_full or self.loads.is_full or len(self.turns) >= MAX_TURNS
 
     def upto(self) -> dict[str, int]:
         """Return, by source, the newest offset that a checkpoint may cover now."""
@@ -117,6 +146,16 @@ class Partition:
         changed, self.dirty_tools = self.dirty_tools, set()
         dead, self.dead_tools = self.dead_tools, set()
         return changed, dead
+
+    def take_tenants(self) -> set[str]:
+        """Return the tenants that changed or were forgotten since the last call."""
+        changed, self.tenants.changed = self.tenants.changed, set()
+        return changed
+
+    def take_tasks(self) -> set[TaskId]:
+        """Return the tasks that changed or were forgotten since the last call."""
+        changed, self.tasks.changed = self.tasks.changed, set()
+        return changed
 
     def clock_ms(self) -> int:
         """Return the partition's time: its newest event time plus the time since, in Unix milliseconds.

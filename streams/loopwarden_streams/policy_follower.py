@@ -119,7 +119,7 @@ class PolicyFollower:
     def _put(self, policy: Policy) -> None:
         self._in_force.policy = policy
         for partition in self._partitions.values():
-            partition.tools.policy = policy
+            partition.tools.policy = partition.tasks.policy = partition.tenants.policy = policy
         log.info("policy in force: %s", ", ".join(f"{key} {stamp(policy, key)}" for key in self._keys()))
 
     def _keys(self) -> list[str]:

@@ -23,10 +23,14 @@ from loopwarden_streams.snapshots import (
     Position,
     decode_position,
     decode_snapshot,
+    decode_task,
+    decode_tenant,
     decode_tool,
     epoch_of,
+    is_task,
+    is_tenant,
     is_tool,
-    tool_mark,
+    shared_mark,
 )
 from loopwarden_streams.transport import BatchConsumer
 
@@ -157,11 +161,21 @@ class Recovery:
                 if is_tool(key):
                     tool = decode_tool(key, value)
                     partition.tools.restore([tool])
-                    partition.saved(key, tool_mark(key, tool))
+                    partition.saved(key, shared_mark(key, tool))
+                    continue
+                if is_task(key):
+                    task = decode_task(key, value)
+                    partition.tasks.restore([task])
+                    partition.saved(key, shared_mark(key, task))
+                    continue
+                if is_tenant(key):
+                    tenant = decode_tenant(key, value)
+                    partition.tenants.restore([tenant])
+                    partition.saved(key, shared_mark(key, tenant))
                     continue
                 tree, mark = decode_snapshot(key, value)
             except StateCorrupt:
-                log.exception("a snapshot of partition %d cannot be read; its run or tool starts afresh", number)
+                log.exception("a snapshot of partition %d cannot be read; its run, tool or task starts afresh", number)
                 self._metrics.count_recovery_fault("corrupt")
                 continue
             partition.trees[key] = tree
@@ -217,7 +231,12 @@ def _agrees(partition: Partition, position: Position | None) -> bool:
     if any(tree.steps_offset > position.steps or tree.acks_offset > position.acks for tree in partition.trees.values()):
         return True
     newest = -1 if position.tools is None else position.tools
-    return any(tool.offset > newest for tool in partition.tools.tools.values())
+    offsets = (
+        *(tool.offset for tool in partition.tools.tools.values()),
+        *(task.offset for task in partition.tasks.tasks.values()),
+        *(tenant.offset for tenant in partition.tenants.tenants.values()),
+    )
+    return any(offset > newest for offset in offsets)
 
 
 def _xor(partition: Partition) -> int:

@@ -11,14 +11,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loopwarden_detectors.ladder import Decision
+from loopwarden_detectors.restart_loop import turn_of
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_detectors.watch import NOTHING, observe
 from loopwarden_models.codec import MAX_STEP_BYTES, decode_step
 from loopwarden_models.commands import EvidenceRange
 from loopwarden_models.errors import InvalidEvent
-from loopwarden_models.events import AnyStep, ToolEnd, root_of, step_key
+from loopwarden_models.events import AnyStep, RunEnd, RunStart, ToolEnd, root_of, step_key
 from loopwarden_models.policy import Policy
 from loopwarden_streams.replay_summary import Summary, Tally
+from loopwarden_streams.replay_tasks import ReplayTasks
 from loopwarden_streams.replay_tools import ReplayTools
 
 # Evicting one tree costs a pass over all; a batch of them costs the same pass.
@@ -55,7 +57,7 @@ class SourceRecord(NamedTuple):
 
 
 class FleetDecision(NamedTuple):
-    """A decision on a tool, and the source of the newest call that it rests on."""
+    """A decision on what runs share, and the source of the newest event that it rests on."""
 
     source: Source
     decision: Decision
@@ -109,6 +111,7 @@ class Replay:
         self._events = self._unknown_types = 0
         self._broken: Counter[str] = Counter()
         self._tools: ReplayTools[tuple[Source, int]] = ReplayTools(policy)
+        self._tasks: ReplayTasks[tuple[Source, int]] = ReplayTasks(policy)
 
     def feed(self, record: SourceRecord) -> Sequence[Decision]:
         """Judge one record.
@@ -144,18 +147,23 @@ class Replay:
         except Exception as error:  # noqa: BLE001 - a fault of ours: as in a worker, reported, and the next one judged
             return self._refuse(Broken(source, offset, InvalidEvent("unhandled", repr(error)[:500])))
         self._events += 1
-        if tree.calls > calls and type(step) is ToolEnd:
-            self._tools.add(step.tenant, step, (source, offset))
+        if type(step) is ToolEnd:
+            if tree.calls > calls:
+                self._tools.add(step.tenant, step, (source, offset))
+        elif type(step) is RunStart or type(step) is RunEnd:
+            turn = turn_of(tree, step, partition=0, epoch=0, offset=self._next - 1)
+            if turn is not None:
+                self._tasks.add(turn, (source, offset))
         return self._told(tree, step, decisions, source, offset) if decisions else NOTHING
 
     def finish(self) -> Iterator[FleetDecision]:
-        """Judge the breakers of the tools, once all records were fed, and yield the decisions in order of time.
+        """Judge what runs share, once all records were fed, and yield the decisions in order of time.
 
-        Nothing if only one run is told of: no run is what a breaker is about.
+        If only one run is told of: of its task alone, for no run is what a breaker is about.
         """
-        if self._run is not None:
-            return
-        for verdict, (source, offset) in self._tools.finish():
+        of_tools = self._tools.finish() if self._run is None else ()
+        of_tasks = (said for said in self._tasks.finish() if self._run in (None, said.verdict.run_id))
+        for verdict, (source, offset) in heapq.merge(of_tools, of_tasks, key=lambda said: said.verdict.at_ms):
             self._tally.add_fleet(verdict)
             place = EvidenceRange(source.name[-_MAX_NAME_CHARS:], source.partition, [offset, offset])
             yield FleetDecision(source, Decision(verdict=replace(verdict, source=place), first_offset=offset))

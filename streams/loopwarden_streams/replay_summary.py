@@ -62,7 +62,7 @@ class Summary(Struct, frozen=True, kw_only=True):
         broken: Records that are no step events, by reason.
         verdicts: By detector and level, how many.
         runs_by_level: By detector and for `any` of them, how many runs had each level as their strongest. None for
-            `fleet_breaker`, whose verdicts are about tools.
+            `fleet_breaker` and `restart_loop`, whose verdicts are about tools and tasks.
         orders: Commands that would have been given, by type.
         causes: How many runs had a verdict that names each probable cause, most first.
         stopped: Runs that would have been stopped, in the order in which they came to it.
@@ -139,7 +139,7 @@ class Tally:
             self._stops[key] = _Stop(verdict, run, tree, tree.cost_usd, ends)
 
     def add_fleet(self, verdict: Verdict) -> None:
-        """Count one verdict on a tool. It is no verdict on any of the runs that called it."""
+        """Count one verdict on a tool or a task. It is no verdict on any of the runs that share it."""
         self._verdicts[verdict.detector][verdict.level] += 1
 
     def forget(self, tree: TreeState) -> None:

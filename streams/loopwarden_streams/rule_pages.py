@@ -87,6 +87,12 @@ def _first_aid(rule: Rule) -> str:
         return (
             f"{what}Nothing is done about it: it is for people. Look at how these runs ended, and at what starts them."
         )
+    if _is_of_tenants(rule):
+        return (
+            "**All runs of a tenant together do, spend or are more than they may.** Nothing is done about it: it is "
+            "for people. `evidence.limit` names the limit and `evidence.tools` the busiest tools; see "
+            "[the runbook](../runbooks/LoopwardenTenantOverLimit.md)."
+        )
     if not rule.is_per_agent:
         return (
             f"{what}The verdict is about the tool in `evidence.tools`, and about no run: look at that tool, at what it "
@@ -102,6 +108,10 @@ def _first_aid(rule: Rule) -> str:
     )
 
 
+def _is_of_tenants(rule: Rule) -> bool:
+    return not rule.is_per_agent and not rule.is_per_tool
+
+
 def _recovery(rule: Rule) -> str:
     pattern = PATTERNS.get(rule.pattern)
     if pattern is None:
@@ -113,7 +123,9 @@ def _recovery(rule: Rule) -> str:
         rows += [_recovery_row("L1", "first `nudge`", advice), _recovery_row("L2", "a later `nudge`", advice)]
     if "break" in levels:
         rows.append(_recovery_row("L2", "`break`", "circuit_breaker"))
-    if not rule.is_per_agent:
+    if _is_of_tenants(rule):
+        rows.append(_recovery_row("L3", "`nudge`, of people", "ask_a_person"))
+    elif not rule.is_per_agent:
         rows.append(_recovery_row("L3", "`break`, of all runs", "circuit_breaker"))
     if pattern.advice is None:
         rows += [_recovery_row("L3", "`nudge`, of people", name) for name in pattern.stops]
@@ -205,6 +217,10 @@ def rules_table(titled: Sequence[tuple[Rule, Note]]) -> str:
 def _cell(rule: Rule, level: str) -> Iterator[str]:
     """Yield what a rule asks for at a level: `kill: 8, kill_undeclared: 9` is 8, and 9 undeclared."""
     values = {one.path.split(".", 1)[1]: one.value for one in rule.thresholds if one.value is not None}
+    if _is_of_tenants(rule):
+        if level in ("observe", "nudge"):
+            yield "a part of a limit" if level == "observe" else "a limit"
+        return
     if level == "break" and not rule.is_per_agent:
         yield "for all runs"
     if level == "kill" and any(name.startswith("limits.") for name in values):

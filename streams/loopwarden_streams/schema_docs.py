@@ -53,6 +53,8 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Message]]] = MappingProxyType(
         },
         "tool-health": {
             "partialSum": _Message("Partial sum", _TENANT_FIRST, "partial-sum"),
+            "tenantLoad": _Message("Tenant load", rf"^{_TENANT}\|load$", "tenant-load"),
+            "runTurn": _Message("Run turn", rf"^{_TENANT}\|task\|[0-9a-f]{{14}}$", "run-turn"),
         },
         "dead-letter": {
             "deadLetter": _Message("Dead letter", "", None, "The value as it came. The headers say what is wrong."),

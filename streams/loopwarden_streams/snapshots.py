@@ -1,4 +1,4 @@
-"""The bytes of the snapshot changelog: one record per run tree and per tool, and one position record per partition.
+"""The bytes of the snapshot changelog: a record per run tree, tool, task and tenant, a position record per partition.
 
 A snapshot carries the writer's epoch and the source offsets that it includes. The position record says how far the
 partition was covered, and proves a recovered partition by the count and the XOR of its snapshots.
@@ -7,19 +7,27 @@ partition was covered, and proves a recovered partition by the count and the XOR
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 import msgspec
 
+from loopwarden_detectors.restart_loop import TaskState
 from loopwarden_detectors.run_state import TreeState
+from loopwarden_detectors.tenant_limits import TenantState
 from loopwarden_detectors.tool_state import ToolState
 from loopwarden_models.errors import StateCorrupt
+from loopwarden_models.run_turns import task_key
 from loopwarden_models.tool_health import tool_key
+
+T = TypeVar("T")
 
 # Begins with a NUL, which no tenant can.
 POSITION_KEY = b"\0position"
 _TOOL_PREFIX = b"\0tool|"
+_TASK_PREFIX = b"\0task|"
+_TENANT_PREFIX = b"\0tenant|"
 
 FORMAT = 1
 _HEADER = struct.Struct("<BQqq")  # format, epoch, newest steps offset, newest acks offset
@@ -94,9 +102,29 @@ def is_tool(key: bytes) -> bool:
     return key.startswith(_TOOL_PREFIX)
 
 
-def encode_tool(tool: ToolState, epoch: int) -> bytes:
-    """Return the changelog value of `tool`."""
-    return _HEADER.pack(FORMAT, epoch, -1, -1) + tool.to_bytes()
+def task_snapshot_key(tenant: str, fingerprint: int) -> bytes:
+    """Return the changelog key of a task."""
+    return _TASK_PREFIX + task_key(tenant, fingerprint)
+
+
+def is_task(key: bytes) -> bool:
+    """Return whether a changelog key is a task's."""
+    return key.startswith(_TASK_PREFIX)
+
+
+def tenant_snapshot_key(tenant: str) -> bytes:
+    """Return the changelog key of a tenant."""
+    return _TENANT_PREFIX + tenant.encode()
+
+
+def is_tenant(key: bytes) -> bool:
+    """Return whether a changelog key is a tenant's."""
+    return key.startswith(_TENANT_PREFIX)
+
+
+def encode_shared(state: ToolState | TaskState | TenantState, epoch: int) -> bytes:
+    """Return the changelog value of a tool, a task or a tenant."""
+    return _HEADER.pack(FORMAT, epoch, -1, -1) + state.to_bytes()
 
 
 def decode_tool(key: bytes, value: bytes) -> ToolState:
@@ -105,17 +133,31 @@ def decode_tool(key: bytes, value: bytes) -> ToolState:
     Raises:
         StateCorrupt: Another format, or bytes that are none; names the key.
     """
+    return _decode_shared(key, value, ToolState.from_bytes)
+
+
+def decode_task(key: bytes, value: bytes) -> TaskState:
+    """Read the changelog value of a task. Raises as `decode_tool`."""
+    return _decode_shared(key, value, TaskState.from_bytes)
+
+
+def decode_tenant(key: bytes, value: bytes) -> TenantState:
+    """Read the changelog value of a tenant. Raises as `decode_tool`."""
+    return _decode_shared(key, value, TenantState.from_bytes)
+
+
+def shared_mark(key: bytes, state: ToolState | TaskState | TenantState) -> int:
+    """Return the mark of such a snapshot, as `mark` of a tree's. What ticks change is not in it."""
+    return crc32(struct.pack("<q", state.offset), crc32(key))
+
+
+def _decode_shared(key: bytes, value: bytes, decode: Callable[[bytes], T]) -> T:
     if value[:1] != bytes([FORMAT]):
         raise StateCorrupt(repr(key), value[0] if value else None, f"this version reads format {FORMAT}")
     try:
-        return ToolState.from_bytes(value[HEADER_BYTES:])
+        return decode(value[HEADER_BYTES:])
     except StateCorrupt as error:
         raise StateCorrupt(repr(key), error.version, str(error)) from None
-
-
-def tool_mark(key: bytes, tool: ToolState) -> int:
-    """Return the mark of a tool's snapshot, as `mark` of a tree's. What ticks change is not in it."""
-    return crc32(struct.pack("<q", tool.offset), crc32(key))
 
 
 def encode_position(position: Position, epoch: int) -> bytes:

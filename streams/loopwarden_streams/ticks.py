@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -10,12 +9,13 @@ from itertools import islice
 from loopwarden_detectors import landing
 from loopwarden_detectors.ladder import Decision
 from loopwarden_detectors.watch import tick
-from loopwarden_streams.breakers import Breakers
 from loopwarden_streams.dispatch import Dispatch
+from loopwarden_streams.eviction import choose
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.partition import STEPS, Partition
 from loopwarden_streams.policy_follower import PolicyInForce
 from loopwarden_streams.settings import Settings
+from loopwarden_streams.shared import Shared
 
 # A tick looks at this share of a partition's runs for expiry, so that all are seen within a minute of ticks.
 SWEEP_TICKS = 60
@@ -40,7 +40,7 @@ class Ticker:
         rules: PolicyInForce,
         partitions: Mapping[int, Partition],
         dispatch: Dispatch,
-        breakers: Breakers,
+        shared: Shared,
         metrics: Metrics,
     ) -> None:
         """Tick `partitions` by their own clocks."""
@@ -48,7 +48,7 @@ class Ticker:
         self._rules = rules
         self._partitions = partitions
         self._dispatch = dispatch
-        self._breakers = breakers
+        self._shared = shared
         self._metrics = metrics
         self._sweeps: dict[int, Iterator[bytes]] = {}
         self._report_at = 0.0
@@ -67,9 +67,9 @@ class Ticker:
                 self._expire(partition)
                 if decisions:
                     await self._dispatch.send(partition, decisions)
-                await self._breakers.tick(partition)
+                await self._shared.tick(partition)
         self._evict()
-        self._breakers.report(self._partitions)
+        self._shared.report(self._partitions)
         self._report()
 
     def _judge(self, partition: Partition) -> list[tuple[Decision, int]]:
@@ -161,12 +161,7 @@ class Ticker:
         over = held - self._settings.max_runs
         if over <= 0:
             return
-        everything = (
-            (tree.now_ms, number, key)
-            for number, partition in self._partitions.items()
-            for key, tree in partition.trees.items()
-        )
-        for _, number, key in heapq.nsmallest(over + int(self._settings.max_runs * EVICT_SHARE), everything):
+        for number, key in choose(self._partitions, over + int(self._settings.max_runs * EVICT_SHARE)):
             self._partitions[number].forget(key)
             self._metrics.count_evictions("cap")
 
@@ -179,11 +174,17 @@ class Ticker:
         live: dict[str, int] = {}
         orders: dict[str, int] = {}
         for partition in self._partitions.values():
+            # Those that had some and have none any more are told of once.
+            own = dict.fromkeys(partition.loads_live, 0)
             for tree in partition.trees.values():
                 active[tree.tenant] = active.get(tree.tenant, 0) + len(tree.runs)
-                for run in tree.runs.values():
-                    if not run.is_over:
-                        live[tree.tenant] = live.get(tree.tenant, 0) + 1
+                alive = sum(not run.is_over for run in tree.runs.values())
+                if alive:
+                    own[tree.tenant] = own.get(tree.tenant, 0) + alive
+            partition.loads.live = own
+            partition.loads_live = {tenant for tenant, runs in own.items() if runs}
+            for tenant in partition.loads_live:
+                live[tenant] = live.get(tenant, 0) + own[tenant]
             for key in partition.landing:
                 for state in landing.open_orders(partition.trees[key]):
                     orders[state] = orders.get(state, 0) + 1

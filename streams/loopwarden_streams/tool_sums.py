@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +24,11 @@ MAX_SECONDS: Final = 1_024
 MAX_SINGLE: Final = 5_000
 
 
+# Tools of one tenant in one sending: who makes up a name for each call must not fill the topic that all share.
+# `tool_fleet.MAX_TOOLS` bounds what is remembered of them. judgement
+MAX_TOOLS: Final = 1_000
+
+
 class _Calls:
     __slots__ = ("bucket", "first_offset", "last_offset", "seconds", "slow_ms")
 
@@ -38,6 +44,7 @@ class ToolSums:
 
     Attributes:
         is_full: Something is to be sent before its time.
+        crowded: Calls that were left out, since somebody last set it to 0: their tenant has too many tools.
     """
 
     def __init__(self, config_of: Callable[[str, str], BreakerConfig]) -> None:
@@ -47,6 +54,8 @@ class ToolSums:
         self._single: list[tuple[tuple[str, str], _Calls]] = []
         self._single_left = MAX_SINGLE
         self.is_full = False
+        self.crowded = 0
+        self._tools: Counter[str] = Counter()
 
     def __bool__(self) -> bool:
         return bool(self._calls or self._single)
@@ -65,6 +74,10 @@ class ToolSums:
         called = (tenant, step.tool)
         calls = self._calls.get(called)
         if calls is None:
+            if self._tools[tenant] >= MAX_TOOLS:
+                self.crowded += 1
+                return
+            self._tools[tenant] += 1
             calls = self._calls[called] = _Calls(offset, self._config_of(*called).slow_ms)
         calls.last_offset = offset
         bucket = calls.bucket
@@ -88,6 +101,7 @@ class ToolSums:
         called = (tenant, step.tool)
         calls = self._calls.pop(called, None)
         if calls is not None:
+            self._tools[tenant] -= 1
             self._single.append((called, calls))
             if len(self._single) >= MAX_SECONDS:
                 self.is_full = True
@@ -107,6 +121,7 @@ class ToolSums:
         # The single ones lie before all others in the source.
         taken = [*self._single, *self._calls.items()]
         self._single, self._calls = [], {}
+        self._tools.clear()
         self.is_full = False
         now = now_ms // 1000
         out: dict[int, list[Out]] = {}

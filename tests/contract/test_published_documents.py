@@ -32,6 +32,7 @@ from loopwarden_streams.schema_docs import COMMAND, asyncapi, main, read_topics,
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "contract.md").read_text(encoding="utf-8")
+INTERNAL = (DOCS / "tool-health.md").read_text(encoding="utf-8")  # between detectors: no runtime needs it
 # Of one object: field, and then its kind and whether it is required, as the page's tables have them.
 Fields = dict[str, tuple[str, str]]
 HOUR, DAY = 3_600_000, 86_400_000
@@ -234,7 +235,7 @@ ROW = re.compile(r"^\|(?P<cells>.*)\|$")
 
 def tables() -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """Yield (nearest heading, head, rows) of every table of the page; an empty first cell repeats the one above."""
-    heading, lines = "", [*PAGE.splitlines(), ""]
+    heading, lines = "", [*PAGE.splitlines(), *INTERNAL.splitlines(), ""]
     block: list[list[str]] = []
     for line in lines:
         if row := ROW.match(line):
@@ -320,6 +321,9 @@ def expected_tables() -> Iterator[tuple[str, Fields]]:
     yield "Partial sums", described(schemas["partial-sum"])
     yield "`seconds`", described(schemas["partial-sum"]["$defs"]["SecondSum"])
     yield "What people ordered", described(schemas["operator-action"])
+    yield "Run turns", described(schemas["run-turn"])
+    yield "Tenant loads", described(schemas["tenant-load"])
+    yield "`seconds` of a load", described(schemas["tenant-load"]["$defs"]["LoadSecond"])
 
 
 def printed_tables() -> dict[str, Fields]:
@@ -352,7 +356,7 @@ def test_page_names_every_default() -> None:
     ]
 
     for name, default in defaults:
-        assert re.search(rf"^\|.*`{name}` \|.*default `{re.escape(str(default))}`", PAGE, re.MULTILINE), name
+        assert re.search(rf"^\|.*`{name}` \|.*default `{re.escape(str(default))}`", PAGE + INTERNAL, re.MULTILINE), name
 
 
 def first_column(heading: str, head: str) -> list[str]:

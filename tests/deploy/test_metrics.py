@@ -26,6 +26,7 @@ ALLOWED_LABELS = {
     "kind",
     "label",
     "level",
+    "limit",
     "mode",
     "outcome",
     "partition",
@@ -261,6 +262,18 @@ def test_what_waits_for_a_name_is_bounded_too() -> None:
     for number in range(100_000):
         fold.fold(f"value-{number}")
     assert len(fold._inside) + len(fold._outside) <= 50
+
+
+def test_a_flood_of_names_does_not_hide_who_is_active() -> None:
+    """Tenants that are made up, each seen once, before and between what the newcomer does."""
+    fold = LabelFold(10)
+    for number in range(1_000):
+        fold.fold(f"made-up-{number}")
+        if number >= 500:
+            fold.fold("newcomer", 2)
+    fold.rerank()
+
+    assert fold.fold("newcomer") == "newcomer"
 
 
 def test_values_out_of_a_closed_set_are_folded() -> None:

@@ -10,6 +10,7 @@ from loopwarden_models.acks import ACK_STATUSES
 from loopwarden_models.errors import REASONS
 from loopwarden_models.patterns import LevelName, Mode
 from loopwarden_models.verdicts import Evidence, Verdict
+from loopwarden_streams import metric_catalogue as of
 from loopwarden_streams.metric_catalogue import (
     DroppedSum,
     EvictionReason,
@@ -72,6 +73,9 @@ def fill(metrics: Metrics) -> None:
             metrics.count_command("acme", command, "enforce", detector)
     metrics.set_breakers({("acme", "search"): "open", ("umbrella", "search"): "half_open"})
     metrics.set_state_entries("tools", 9)
+    for gauge in (of.TENANT_CALLS, of.TENANT_COST_MINUTE, of.TENANT_COST_DAY, of.TENANT_LIVE_RUNS):
+        metrics.set_gauge(gauge, {("acme",): 12.5, ("umbrella",): 3})
+    metrics.set_gauge(of.TENANT_LIMIT_USED, {("acme", "max_calls_per_min"): 0.4, ("acme", "max_live_runs"): 0.85})
     for state in ("open", "half_open", "closed"):
         metrics.count_transition("acme", "search", state)
     metrics.count_probes("acme", ok=3, failed=1)

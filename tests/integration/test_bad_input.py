@@ -234,6 +234,21 @@ def as_delivered(offset: int, key: bytes | None, value: bytes | None) -> Record:
     return record
 
 
+def test_garbage_of_one_tenant_does_not_hide_what_is_wrong_with_anothers() -> None:
+    """Its flood makes the partition a broken one; the one bad record of the other is kept as it came."""
+    ingest = Ingest(Mock(), Settings(), PolicyInForce(ENFORCE), {}, Mock(), Mock(), Mock(), Metrics(), Mock())
+    partition = Partition(number=0, epoch=1, next_offset={STEPS: 0, ACKS: 0})
+    flood = [as_delivered(offset, b"acme|r1", b"{") for offset in range(600)]
+    for chunk in (flood[:300], [*flood[300:], as_delivered(600, b"globex|r1", b"[")]):
+        _, refused = ingest._judge(partition, chunk)
+        told = ingest._letters(partition, STEPS, chunk, refused)
+
+    assert ingest.broken == {0}
+    assert (b"globex|r1", b"[") in [(one.key, one.value) for one in told]
+    assert len(told) < 50
+    assert len([one for one in told if dict(one.headers)["reason"] == b"broken_stream"]) == 1
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
@@ -271,7 +286,7 @@ def test_no_bytes_stop_a_partition_or_cost_a_good_record(
     for place, record in sorted(bad, key=lambda each: each[0], reverse=True):
         mixed.insert(place, record)
     settings = Settings(max_action_age_ms=0)
-    ingest = Ingest(Mock(), settings, PolicyInForce(ENFORCE), {}, Mock(), Mock(), Metrics(), Mock())
+    ingest = Ingest(Mock(), settings, PolicyInForce(ENFORCE), {}, Mock(), Mock(), Mock(), Metrics(), Mock())
     partition = Partition(number=0, epoch=1, next_offset={STEPS: 0, ACKS: 0})
 
     decisions, refused = ingest._judge(

@@ -23,6 +23,7 @@ from loopwarden_streams.checkpoints import Checkpointer
 from loopwarden_streams.detector import Detector
 from loopwarden_streams.partition import ACKS, STEPS, Partition
 from loopwarden_streams.settings import Settings
+from loopwarden_streams.shared_out import SharedOut
 
 ENFORCE = Policy(mode="enforce")
 
@@ -203,7 +204,9 @@ def test_a_run_whose_decision_is_on_its_way_is_not_saved_as_if_it_had_been_said(
         monkeypatch.setattr("loopwarden_streams.checkpoints.encode_snapshot", encode)
         monkeypatch.setattr("loopwarden_streams.checkpoints.write_batch", write)
         outbox = AsyncMock()
-        checkpointer = Checkpointer(Mock(), Settings(), {0: partition}, outbox, Mock(), Mock())
+        checkpointer = Checkpointer(
+            Mock(), Settings(), {0: partition}, outbox, SharedOut(Settings(), outbox, {}), Mock(), Mock()
+        )
         saving = asyncio.create_task(checkpointer._save_partition(partition))
         working = asyncio.create_task(chunk_in_work())
         for _ in range(10):

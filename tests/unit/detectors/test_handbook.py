@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import yaml
 
-from loopwarden_detectors import fleet_breaker, restart_loop
+from loopwarden_detectors import fleet_breaker, restart_loop, tenant_limits
 from loopwarden_detectors.rings import KEPT_CALLS
 from loopwarden_detectors.same_error import SIGNATURE_CHARS
 from loopwarden_detectors.tool_fleet import RULES as ALL
@@ -37,7 +37,7 @@ GLANCE = re.compile(
 )
 PATTERNS = {BUDGET.name: BUDGET.pattern} | {rule.name: rule.pattern for rule in CALL_DETECTORS}
 PATTERNS |= {rule.name: rule.pattern for rule in STEP_DETECTORS} | {rule.name: rule.pattern for rule in TICK_DETECTORS}
-PATTERNS |= {rule.NAME: rule.PATTERN for rule in (fleet_breaker, restart_loop)}
+PATTERNS |= {rule.NAME: rule.PATTERN for rule in (fleet_breaker, restart_loop, tenant_limits)}
 
 
 def numbers(part: str) -> Iterator[tuple[str, Any]]:

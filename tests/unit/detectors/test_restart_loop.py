@@ -25,7 +25,14 @@ def turns(*ends: dict[str, Any] | str, every_ms: int = MINUTE_MS) -> list[RunTur
     made: list[RunTurn] = []
     for n, given in enumerate((*ends, None)):
         own = {"status": given, "findings": n} if isinstance(given, str) else given
-        base: dict[str, Any] = {"v": 1, "tenant": "acme", "run_id": f"r{n}", "fingerprint": 7, "agent": "solver"}
+        base: dict[str, Any] = {
+            "v": 1,
+            "type": "run_turn",
+            "tenant": "acme",
+            "run_id": f"r{n}",
+            "fingerprint": 7,
+            "agent": "solver",
+        }
         base |= {"partition": 0, "epoch": 1}
         at_ms = START_MS + n * every_ms
         made.append(RunTurn(turn="start", at_ms=at_ms, offset=2 * n, **base))
@@ -139,6 +146,7 @@ def task_run(
 ) -> list[AnyStep]:
     """Return a run that reads once and writes once."""
     run = Run(run_id)
+    run.now_ms += MINUTE_MS * int(run_id[1:] or 0)  # one after the other
     started = run.start(goal=goal, agent="solver")
     return [
         *(started, run.call("list", {"n": 1}, result, effect="read")),

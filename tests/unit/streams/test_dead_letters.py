@@ -6,7 +6,15 @@ from aiokafka.record.default_records import DefaultRecord
 from faust.types import TP
 
 from loopwarden_models.errors import InvalidEvent
-from loopwarden_streams.dead_letters import MAX_KEPT_BYTES, WINDOW_S, BrokenShare, dead_letter, summary_letter
+from loopwarden_streams.dead_letters import (
+    MAX_KEPT_BYTES,
+    SPARED,
+    SPARED_OF_TENANT,
+    WINDOW_S,
+    BrokenShare,
+    dead_letter,
+    summary_letter,
+)
 from loopwarden_streams.transport import Record
 
 SOURCE = TP("loopwarden.steps", 3)
@@ -76,3 +84,22 @@ def test_the_summary_of_a_broken_stream_names_every_position() -> None:
 
     assert letter.value == b"5,6,9"
     assert b"3 records refused: not_json" in dict(letter.headers)["detail"]
+
+
+def test_garbage_of_one_tenant_leaves_the_letters_of_another() -> None:
+    """While the stream is broken each has some a minute, whatever the others do."""
+    share = BrokenShare(0.5)
+    flood = [share.spares(b"acme|r%d" % number, now=0.0) for number in range(500)]
+
+    assert flood.count(True) == SPARED_OF_TENANT
+    assert share.spares(b"globex|r1", now=1.0)
+    assert not share.spares(b"acme|r1", now=WINDOW_S - 1)
+    assert share.spares(b"acme|r1", now=WINDOW_S + 1)
+
+
+def test_tenants_that_are_made_up_are_bounded_together() -> None:
+    """A key is whatever somebody wrote."""
+    share = BrokenShare(0.5)
+
+    assert [share.spares(b"t%d|r" % number, now=0.0) for number in range(5_000)].count(True) == SPARED
+    assert [share.spares(key, now=0.0) for key in (None, b"", b"acme")] == [False] * 3

@@ -16,10 +16,10 @@ from loopwarden_streams.snapshots import (
     decode_position,
     decode_tool,
     encode_position,
-    encode_tool,
+    encode_shared,
     epoch_of,
     is_tool,
-    tool_mark,
+    shared_mark,
     tool_snapshot_key,
 )
 
@@ -29,7 +29,7 @@ def test_a_tool_is_read_back_and_told_from_the_rest() -> None:
     tool = ToolState("acme", "a|b", born=3, offset=9)
     tool.add(second(0, ok=2, failed=1), 30)
     key = tool_snapshot_key("acme", "a|b")
-    value = encode_tool(tool, 41)
+    value = encode_shared(tool, 41)
 
     assert decode_tool(key, value) == tool
     assert epoch_of(value) == 41
@@ -42,12 +42,12 @@ def test_what_ticks_change_leaves_the_mark_as_it_is() -> None:
     """After a crash between the two writes, the position record must still agree with the snapshots."""
     tool = ToolState("acme", "search", born=3, offset=9)
     key = tool_snapshot_key("acme", "search")
-    before = tool_mark(key, tool)
+    before = shared_mark(key, tool)
     tool.version += 1
 
-    assert tool_mark(key, tool) == before
+    assert shared_mark(key, tool) == before
     tool.offset += 1
-    assert tool_mark(key, tool) != before
+    assert shared_mark(key, tool) != before
 
 
 @pytest.mark.parametrize("damage", [b"", b"\x09", b"\x01" * 10])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from typing import Any, cast
 
 from tests._support.steps import Run, decide, only, tree_of
@@ -12,12 +13,12 @@ from loopwarden_detectors.ladder import Decision
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_models.events import AnyStep
 from loopwarden_models.policy import Policy
-from loopwarden_streams.breakers import Breakers
 from loopwarden_streams.dispatch import Dispatch
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.partition import Partition
 from loopwarden_streams.policy_follower import PolicyInForce
 from loopwarden_streams.settings import Settings
+from loopwarden_streams.shared import Shared
 from loopwarden_streams.ticks import CURRENT_S, SILENCE_TICKS, Ticker
 
 POLICY = only("silent_run")
@@ -45,7 +46,7 @@ class Said:
 
 
 class Still:
-    """Breakers that never move."""
+    """Tools and tasks that never move."""
 
     async def tick(self, _: Partition) -> None:
         """Do nothing."""
@@ -81,7 +82,7 @@ def ticked(partition: Partition, policy: Policy = POLICY, *, ticks: int = SILENC
         PolicyInForce(policy),
         {partition.number: partition},
         cast("Dispatch", said),
-        cast("Breakers", Still()),
+        cast("Shared", Still()),
         Metrics(),
     )
 
@@ -136,6 +137,18 @@ def test_limits_of_time_are_asked_every_tick_as_before() -> None:
     partition.timed.add(b"r1")
 
     assert ticked(partition, Policy(mode="enforce"), ticks=1).levels == ["kill"]
+
+
+def test_beyond_the_cap_the_tenant_that_floods_loses_its_own_runs() -> None:
+    """The other one's are older than all of them."""
+    small = [hanging(f"s{number}") for number in range(5)]
+    partition = partition_of(*small, *[hanging(f"f{number}") for number in range(100)], silent_ms=0)
+    for key, tree in partition.trees.items():
+        tree.tenant = "globex" if key.startswith(b"s") else "acme"
+        tree.now_ms += 1_000 * (tree.tenant == "acme")
+    ticked(partition, ticks=1, max_runs=50)
+
+    assert Counter(tree.tenant for tree in partition.trees.values()) == {"globex": 5, "acme": 44}
 
 
 def test_silence_of_many_runs_costs_little() -> None:

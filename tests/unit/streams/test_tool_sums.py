@@ -181,3 +181,18 @@ def test_slow_is_by_the_tools_own_limit() -> None:
 
     assert (mail.seconds[0].slow, search.seconds[0].slow) == (2, 0)
     assert asked == [("acme", "mail"), ("acme", "search")]
+
+
+def test_a_name_for_each_call_fills_neither_the_topic_nor_another_tenants_sums() -> None:
+    """A thousand names of one tenant a sending; the rest is counted as left out, and the next sending begins anew."""
+    sums = new_sums()
+    for number in range(5_000):
+        sums.add("acme", call(0, tool=f"tool-{number}"), number)
+    sums.add("globex", call(0, tool="mail"), 5_000)
+    sent = taken(sums)
+
+    assert len(sent) == tool_sums.MAX_TOOLS + 1
+    assert (sent[-1].tenant, sent[-1].tool) == ("globex", "mail")
+    assert sums.crowded == 4_000
+    sums.add("acme", call(0, tool="tool-4999"), 5_001)
+    assert [one.tool for one in taken(sums)] == ["tool-4999"]
