@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-from typing import Any
+from typing import Any, Final
 
 import faust
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from loopwarden_streams.batch_writer import MAX_BATCH_BYTES, MAX_REQUEST_BYTES
 from loopwarden_streams.settings import Settings
+
+# Between two questions for the leaders of partitions while nobody answers.
+_ASK_AGAIN_S: Final = 0.1
 
 
 def ssl_context(settings: Settings) -> ssl.SSLContext | None:
@@ -50,7 +54,7 @@ def faust_credentials(settings: Settings) -> faust.types.auth.CredentialsT | Non
 
 def new_producer(settings: Settings) -> AIOKafkaProducer:
     """Return a producer without linger that waits for all replicas. Not started."""
-    return AIOKafkaProducer(
+    producer = AIOKafkaProducer(
         acks="all",
         linger_ms=0,
         max_batch_size=MAX_BATCH_BYTES,
@@ -58,6 +62,26 @@ def new_producer(settings: Settings) -> AIOKafkaProducer:
         request_timeout_ms=30_000,
         **client_arguments(settings),
     )
+    _ask_patiently(producer)
+    return producer
+
+
+def _ask_patiently(producer: AIOKafkaProducer) -> None:
+    """Have it wait before it asks for leaders again.
+
+    aiokafka 0.14 asks anew at once while it has something to send and knows no leader: more than a thousand times a
+    second while a broker that is restarted refuses connections, on the core that the broker needs to come back.
+    """
+    client = producer.client
+    update = client._metadata_update  # noqa: SLF001 - there is no setting for it
+
+    async def update_patiently(*arguments: Any) -> bool:
+        is_updated: bool = await update(*arguments)
+        if not is_updated:
+            await asyncio.sleep(_ASK_AGAIN_S)
+        return is_updated
+
+    client._metadata_update = update_patiently  # noqa: SLF001 - likewise
 
 
 async def first_offset(settings: Settings, tp: TopicPartition, offset: int) -> int | None:
