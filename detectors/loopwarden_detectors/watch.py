@@ -132,6 +132,11 @@ NOTHING: Final[Sequence[Decision]] = ()
 # Calls of one round: what is announced beyond does not make one round of all that follows. judgement
 MAX_ROUND: Final = 128
 
+# How much later than the truth a begin may look that is reckoned from a duration: between the gate and what an agent
+# measures lie queues, and between that and its report lies its own work. A kill that lands in such a gap looked broken,
+# under load 3 of 1,500 times (benchmarks/chaos.py), and was answered by a wider one. judgement
+RECKONED_MS: Final = 1_000
+
 _VIOLATION: Final = Decision(verdict=None, is_violation=True)
 
 
@@ -327,8 +332,8 @@ def _goes_on(tree: TreeState, run: RunState, step: ToolEnd) -> bool:
 
 
 def _began_ms(step: ToolEnd | ModelEnd) -> int | None:
-    """Return when the step began by the source's clock, `None` if it does not say."""
-    return None if step.duration_ms is None else step.ts_ms - int(step.duration_ms)
+    """Return when the step began at the earliest by the source's clock, `None` if it does not say."""
+    return None if step.duration_ms is None else step.ts_ms - int(step.duration_ms) - RECKONED_MS
 
 
 def _count_cost(tree: TreeState, run: RunState, cost_usd: float) -> None:
