@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 LOCK := requirements/dev.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports spell package bench docs lock clean
+.PHONY: help demo test check lint format types imports spell package bench chaos docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk 'BEGIN {FS = ":.*## "} {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}'
@@ -52,6 +52,9 @@ package: $(STAMP) ## build the wheel and try it in fresh environments
 
 bench: $(STAMP) ## measure speed, memory and latency on Apache Kafka; prints a table, writes build/bench.json
 	$(BIN)/python -m benchmarks.bench
+
+chaos: $(STAMP) ## kill, restart and cut off everything for ten minutes; fails if a kill was wrong, lost or broken
+	$(BIN)/python -m benchmarks.chaos
 
 docs: $(STAMP) ## generate what is generated in docs/
 	$(BIN)/python -m loopwarden_streams.schema_docs --write

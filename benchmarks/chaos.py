@@ -110,6 +110,10 @@ class AgentProcess:
         """Return what its runs did."""
         return stays_of(self.plan.runtime_id, read_ledger(Path(self.plan.ledger)), self.deaths_ms)
 
+    def refused(self) -> int:
+        """Return how many runs an order did not let begin."""
+        return sum(entry.what == "refused" for entry in read_ledger(Path(self.plan.ledger)))
+
     def _start(self) -> subprocess.Popen[str]:
         with self._log_path.open("ab") as log:
             return subprocess.Popen(
@@ -126,13 +130,21 @@ class Storm:
     """The faults, one after the other, on what is running."""
 
     def __init__(
-        self, broker: ApacheKafka, deployment: Deployment, workers: list[Worker], agents: list[AgentProcess], seed: int
+        self,
+        broker: ApacheKafka,
+        deployment: Deployment,
+        workers: list[Worker],
+        agents: list[AgentProcess],
+        *,
+        gap_s: tuple[float, float],
+        seed: int,
     ) -> None:
         self.counts: dict[str, int] = {}
         self._broker = broker
         self._deployment = deployment
         self._workers = workers
         self._agents = agents
+        self._gap_s = gap_s
         self._rng = Random(seed)
         self._turns = itertools.count()
 
@@ -140,7 +152,7 @@ class Storm:
         """Do one fault after the other for so long."""
         ends_at = time.monotonic() + seconds
         for fault in itertools.cycle(FAULTS):
-            pause_s = self._rng.uniform(*GAP_S)
+            pause_s = self._rng.uniform(*self._gap_s)
             if time.monotonic() + pause_s > ends_at:
                 time.sleep(max(0.0, ends_at - time.monotonic()))
                 return
@@ -179,6 +191,7 @@ def run_chaos(
     *,
     seconds: float,
     runs: int = 300,
+    gap_s: tuple[float, float] = GAP_S,
     seed: int = 1,
     patience_s: float = PATIENCE_S,
     **settings: Any,
@@ -190,6 +203,7 @@ def run_chaos(
         directory: For logs and ledgers.
         seconds: Of load with faults.
         runs: Alive at a time, half of them loops.
+        gap_s: Least and longest time between two faults.
         seed: Of all that is drawn.
         patience_s: Longest wait for the end of all runs.
         settings: Of the workers.
@@ -213,7 +227,7 @@ def run_chaos(
         _agents(deployment, directory, runs=runs, seed=seed) as agents,
     ):
         workers = [deployment.start(instance=f"w-{number}").ready() for number in range(2)]
-        storm = Storm(broker, deployment, workers, agents, seed)
+        storm = Storm(broker, deployment, workers, agents, gap_s=gap_s, seed=seed)
         storm.blow(seconds)
         storm.revive()
         for each in agents:
@@ -223,14 +237,14 @@ def run_chaos(
         ended_ms = now_ms()
         console.print(f"all runs were over: {finished}")
         deployment.wait_applied("steps", "acks")
-        # Answers that were late, and what follows from them.
-        faults = {"unapplied": 0, "recovery": sum(int(w.metric("loopwarden_recovery_faults_total")) for w in workers)}
+        errors = {"recovery_faults": sum(int(one.metric("loopwarden_recovery_faults_total")) for one in workers)}
         stays = [stay for each in agents for stay in each.stays()]
         skews_ms = {each.plan.runtime_id: each.plan.skew_ms for each in agents}
         report = judge(stays, _read(deployment), skews_ms=skews_ms, ended_ms=ended_ms)
-        for name in ("faults", "events_dropped", "events_unsent"):
-            faults[f"runtime_{name}"] = int(sum(each.stats.get(name, 0) for each in agents))
-        report.faults = faults
+        report.refused_starts = sum(each.refused() for each in agents)
+        for name in ("faults", "events_dropped", "events_unsent", "events_invalid"):
+            errors[f"runtime_{name}"] = int(sum(each.stats.get(name, 0) for each in agents))
+        report.errors = errors
         return report, storm.counts
 
 

@@ -44,6 +44,8 @@ SCRIPTS: Final[dict[Kind, list[tuple[str, Script]]]] = {
 
 # How often an agent whose framework swallows the stop tries to go on.
 DEFIANT_TRIES: Final = 4
+# Part of the killed runs that an orchestrator starts again a moment later, as it does with what has ended badly.
+RESTARTED: Final = 0.25
 LATE_ACK_S: Final = 15.0  # beyond the time after which an order is sent once more
 BARRIER_S: Final = 60.0
 
@@ -162,8 +164,11 @@ class Fleet:
         for turn in itertools.count():
             if self.is_closing:
                 return
-            await self._run(f"{name}.{self._life}.{turn}", "loop" if kind == "loop" else "healthy", number, 0)
+            run_id = f"{name}.{self._life}.{turn}"
+            await self._run(run_id, "loop" if kind == "loop" else "healthy", number, 0)
             await asyncio.sleep(self._rng.uniform(0.2, 1.0))
+            if kind == "loop" and self._rng.random() < RESTARTED:
+                await self._run(run_id, "loop", number, 0)
 
     async def _run(self, run_id: str, kind: Kind, number: int, turns_made: int) -> None:
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
@@ -184,22 +189,28 @@ class Fleet:
                 except loopwarden.LoopwardenStopped as stop:
                     if manner == 2:
                         await life.defy()
-                    self._end(run, "killed" if stop.status == "killed" else stop.status, stop.command_id)
+                    self._end(life, stop.status, stop.command_id)
                     raise
-                self._end(run, "completed", None)
+                self._end(life, "completed", None)
         except loopwarden.LoopwardenStopped as stop:
             if not life.is_over:
                 self._ledger.write("refused", run_id, run.key.incarnation, now_ms(), stop.status, stop.command_id)
-        life.is_over = True
 
-    def _end(self, run: loopwarden.RunGuard, status: str, command_id: str | None) -> None:
-        self._ledger.write("end", run.key.run_id, run.key.incarnation, now_ms(), status, command_id)
+    def _end(self, life: Life, status: str, command_id: str | None) -> None:
+        life.is_over = True
+        self._ledger.write("end", life.key.run_id, life.key.incarnation, now_ms(), status, command_id)
 
 
 class Life:
-    """One run while it goes on."""
+    """One run while it goes on.
+
+    Attributes:
+        key: Whose life it is.
+        is_over: Its end stands in the ledger.
+    """
 
     def __init__(self, run: loopwarden.RunGuard, ledger: Ledger, slowness: float, stopped: asyncio.Event) -> None:
+        self.key = run.key
         self.is_over = False
         self._run = run
         self._ledger = ledger
@@ -221,11 +232,9 @@ class Life:
             while True:
                 await self._turn(turn)
                 turn = talk.send(False)
-        self.is_over = True
 
     async def defy(self) -> None:
         """Go on as if nothing had been said, as a framework does that takes the stop for a failed call."""
-        self.is_over = True
         for _ in range(DEFIANT_TRIES):
             await self._pause(300)
             self._ask("model", self._run.before_model)
@@ -240,8 +249,10 @@ class Life:
             run.user_input()
         if not self._ask("model", run.before_model):
             run.raise_if_stopped()
+        began_at = time.monotonic()
         await self._pause(turn.ms)
-        run.after_model(model="simulated-1", text=turn.text, tool_calls=len(turn.calls), duration_ms=turn.ms)
+        took_ms = (time.monotonic() - began_at) * 1000
+        run.after_model(model="simulated-1", text=turn.text, tool_calls=len(turn.calls), duration_ms=took_ms)
         begun = []
         for call in turn.calls:
             call_id = f"{run.key.incarnation}-{next(self._numbers)}"
@@ -285,7 +296,8 @@ async def _main(plan: Plan) -> None:
     fleet = Fleet(plan, guard, ledger)
     print(json.dumps({"is_ready": is_ready}), flush=True)
     living = asyncio.ensure_future(fleet.live())
-    await asyncio.to_thread(sys.stdin.readline)
+    if not await asyncio.to_thread(sys.stdin.readline):
+        os._exit(1)  # nobody is there any more to judge
     fleet.is_closing = True
     await living
     await asyncio.to_thread(guard.close, flush_s=30.0)

@@ -48,6 +48,9 @@ class Report(Struct, kw_only=True):
         wrong_kills: Of healthy runs.
         steps_after_kill: Begun by an incarnation after it acknowledged `applied`, or by a later one after the run's
             record said `killed` for longer than the grace.
+        resumed: Incarnations after the first. `refused_starts`: further ones that an order did not let begin.
+        errors: Counts of the product's own that must be 0.
+        alarms: What the detector told of orders that did not land, by pattern and process.
         looped_on: Loops that were still going on when there was no more patience.
         verdict_copies: Records of verdicts that were there before, as a worker that was killed says again what it said.
             `command_copies`: the same of commands. `contradictions`: ids that say two things.
@@ -71,7 +74,7 @@ class Report(Struct, kw_only=True):
     alarms: dict[str, int] = {}
     to_applied_ms: dict[str, float] = {}
     dead_letters: list[str] = []
-    faults: dict[str, int] = {}
+    errors: dict[str, int] = {}
 
     @property
     def is_good(self) -> bool:
@@ -134,7 +137,9 @@ def judge(stays: Sequence[Stay], topics: Topics, *, skews_ms: Mapping[str, int],
     report.command_copies, also = _copies(topics.commands, "command_id", ("type", "run_id", "incarnation", "scope"))
     report.contradictions = wrong + also
     said = {
-        verdict["verdict_id"]: verdict["pattern"] for verdict in topics.verdicts if verdict["detector"] == "landing"
+        verdict["verdict_id"]: f"{verdict['pattern']} of {verdict['run_id'].split('-')[1]}"
+        for verdict in topics.verdicts
+        if verdict["detector"] == "landing"
     }
     report.alarms = dict(Counter(said.values()))
     report.dead_letters = list(topics.letters)
