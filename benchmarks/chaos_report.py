@@ -46,8 +46,9 @@ class Report(Struct, kw_only=True):
             the run ended first: by itself, by another kill, or with its process.
         kills_lost: Never landed, and the run went on for `LOST_MS`.
         wrong_kills: Of healthy runs.
-        steps_after_kill: Begun by an incarnation after it acknowledged `applied`, or by a later one after the run's
-            record said `killed` for longer than the grace.
+        steps_after_kill: Begun by an incarnation after it acknowledged `applied`, or by one that began after the run's
+            record had said `killed` for longer than the grace.
+        slipped_in: Incarnations that began between the end of a former one and that record, which does not bind them.
         resumed: Incarnations after the first. `refused_starts`: further ones that an order did not let begin.
         errors: Counts of the product's own that must be 0.
         alarms: What the detector told of orders that did not land, by pattern and process.
@@ -67,6 +68,7 @@ class Report(Struct, kw_only=True):
     kills_lost: list[str] = []
     wrong_kills: list[str] = []
     steps_after_kill: list[str] = []
+    slipped_in: int = 0
     looped_on: dict[str, int] = {}
     verdict_copies: int = 0
     command_copies: int = 0
@@ -211,12 +213,20 @@ def _look_at_steps(
             if kill["incarnation"] in {"*", stay.incarnation}:
                 _count_late(stay, at_ms + CLOCK_MS, f"kill {own_id} was applied", report)
     for state in states:
-        # In force for every later incarnation, until a person releases it.
+        # In force for every incarnation that begins later, until a person releases it.
         if state["state"] == "killed":
-            run_id = state["key"].split("|")[-1]
+            run_id, in_force_ms = state["key"].split("|")[-1], state["append_ms"]
             grace_ms = max((kill["grace_ms"] for kill in kills.values() if kill["run_id"] == run_id), default=0)
             for stay in by_run.get(run_id, ()):
-                _count_late(stay, state["append_ms"] + grace_ms, "its record said killed", report)
+                if stay.began_ms > in_force_ms + grace_ms:
+                    _count_late(stay, in_force_ms, "its record said killed", report)
+                elif stay.incarnation != state.get("incarnation") and _slipped_in(stay, in_force_ms + grace_ms):
+                    report.slipped_in += 1
+
+
+def _slipped_in(stay: Stay, from_ms: int) -> bool:
+    """Whether an incarnation that began before its run's record said `killed` of a former one went on under it."""
+    return stay.began_ms <= from_ms and any(at_ms > from_ms for at_ms in stay.steps_ms)
 
 
 def _count_late(stay: Stay, from_ms: int, what: str, report: Report) -> None:

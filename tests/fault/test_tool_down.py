@@ -21,7 +21,7 @@ from loopwarden_models.hashes import is_probe
 pytestmark = pytest.mark.slow
 
 POLICY = """
-fleet_breaker: {pause_ms: 2000, max_pause_ms: 2000, probe_share: 0.5, probe_wait_ms: 2000, lease_ms: 15000}
+fleet_breaker: {pause_ms: 2500, max_pause_ms: 2500, probe_share: 0.6, probe_wait_ms: 6000, lease_ms: 15000}
 """
 MIN_CALLS = 10  # the policy's default; ten failures of at least three runs
 OUTAGES = 2
@@ -179,12 +179,18 @@ def check_only_probes(history: list[Record], fleet: list[Agents]) -> None:
 
 
 def check_closing(history: list[Record], healthy_again: list[int]) -> None:
-    """Check that one half-opening after the service was healthy again the breaker closed."""
+    """Check that one round of probes after the service was healthy again the breaker closed."""
+    states = [str(record["state"]) for record in history]
+    turns = set(pairwise(["closed", *states]))
+    assert turns == {("closed", "open"), ("open", "half_open"), ("half_open", "open"), ("half_open", "closed")}
+    assert states.count("closed") == OUTAGES
     for at_ms in healthy_again:
-        after = [record["state"] for record in history if record["append_ms"] > at_ms]
-        assert after[:2] == ["half_open", "closed"], (at_ms, history)
-    states = [record["state"] for record in history]
-    assert states == ["open", "half_open", "closed"] + ["open", "half_open"] * 2 + ["closed"]
+        before = _newest(history, at_ms)
+        after = [str(record["state"]) for record in history if record["append_ms"] > at_ms]
+        rounds = after[: after.index("closed")]
+        # A round that was under way may fail by what it had tried before.
+        is_under_way = before is not None and before["state"] == "half_open"
+        assert rounds == ["half_open"] or (is_under_way and rounds in ([], ["open", "half_open"])), (at_ms, history)
 
 
 def _newest(history: list[Record], at_ms: int) -> Record | None:

@@ -78,13 +78,15 @@ def test_a_step_of_the_incarnation_that_said_applied_is_broken_at_once() -> None
     assert not found.is_good
 
 
-def test_a_later_incarnation_is_bound_once_the_record_is_in_force() -> None:
-    """A kill that names the incarnation before does not bind it, and the record does after the grace."""
-    state = {"key": "acme|run|loop-1", "state": "killed", "append_ms": NOW + 1_200}
-    for at_ms, broken in ((1_300, 0), (1_200 + GRACE_MS + 1, 1)):
-        entries = [*begun("loop-1", 500, ended_ms=1_150), *begun("loop-1", at_ms, incarnation="b")]
+def test_an_incarnation_that_began_under_the_record_is_broken() -> None:
+    """One that began before it came is not bound by it: it slipped in."""
+    state = {"key": "acme|run|loop-1", "state": "killed", "incarnation": "a", "append_ms": NOW + 1_200}
+    late_ms = 1_200 + GRACE_MS + 1
+    for began_ms, broken, slipped in ((1_160, 0, 1), (late_ms, 1, 0)):
+        entries = [*begun("loop-1", 500, ended_ms=1_150), Entry("begin", "loop-1", "b", NOW + began_ms)]
+        entries.append(Entry("tool", "loop-1", "b", NOW + late_ms + 1))
         found = report(entries, [kill("loop-1")], applied(), states=[state])
-        assert len(found.steps_after_kill) == broken
+        assert (len(found.steps_after_kill), found.slipped_in) == (broken, slipped)
 
 
 def test_one_id_that_says_two_things() -> None:
