@@ -47,7 +47,7 @@ class Report(Struct, kw_only=True):
         kills_lost: Never landed, and the run went on for `LOST_MS`.
         wrong_kills: Of healthy runs.
         steps_after_kill: Begun by an incarnation after it acknowledged `applied`, or by one that began after the run's
-            record had said `killed` for longer than the grace.
+            record said `killed` and went on for `LOST_MS`: a process that is cut off cannot know of it.
         slipped_in: Incarnations that began between the end of a former one and that record, which does not bind them.
         resumed: Incarnations after the first. `refused_starts`: further ones that an order did not let begin.
         errors: Counts of the product's own that must be 0.
@@ -213,20 +213,15 @@ def _look_at_steps(
             if kill["incarnation"] in {"*", stay.incarnation}:
                 _count_late(stay, at_ms + CLOCK_MS, f"kill {own_id} was applied", report)
     for state in states:
+        if state["state"] != "killed":
+            continue
         # In force for every incarnation that begins later, until a person releases it.
-        if state["state"] == "killed":
-            run_id, in_force_ms = state["key"].split("|")[-1], state["append_ms"]
-            grace_ms = max((kill["grace_ms"] for kill in kills.values() if kill["run_id"] == run_id), default=0)
-            for stay in by_run.get(run_id, ()):
-                if stay.began_ms > in_force_ms + grace_ms:
-                    _count_late(stay, in_force_ms, "its record said killed", report)
-                elif stay.incarnation != state.get("incarnation") and _slipped_in(stay, in_force_ms + grace_ms):
-                    report.slipped_in += 1
-
-
-def _slipped_in(stay: Stay, from_ms: int) -> bool:
-    """Whether an incarnation that began before its run's record said `killed` of a former one went on under it."""
-    return stay.began_ms <= from_ms and any(at_ms > from_ms for at_ms in stay.steps_ms)
+        in_force_ms = state["append_ms"]
+        for stay in by_run.get(state["key"].split("|")[-1], ()):
+            if stay.began_ms > in_force_ms:
+                _count_late(stay, in_force_ms + LOST_MS, "its record said killed", report)
+            elif stay.incarnation != state.get("incarnation") and any(at_ms > in_force_ms for at_ms in stay.steps_ms):
+                report.slipped_in += 1
 
 
 def _count_late(stay: Stay, from_ms: int, what: str, report: Report) -> None:

@@ -81,10 +81,10 @@ def test_a_step_of_the_incarnation_that_said_applied_is_broken_at_once() -> None
 def test_an_incarnation_that_began_under_the_record_is_broken() -> None:
     """One that began before it came is not bound by it: it slipped in."""
     state = {"key": "acme|run|loop-1", "state": "killed", "incarnation": "a", "append_ms": NOW + 1_200}
-    late_ms = 1_200 + GRACE_MS + 1
-    for began_ms, broken, slipped in ((1_160, 0, 1), (late_ms, 1, 0)):
+    late_ms = 1_200 + LOST_MS + 1
+    for began_ms, broken, slipped in ((1_160, 0, 1), (1_201, 1, 0)):
         entries = [*begun("loop-1", 500, ended_ms=1_150), Entry("begin", "loop-1", "b", NOW + began_ms)]
-        entries.append(Entry("tool", "loop-1", "b", NOW + late_ms + 1))
+        entries.append(Entry("tool", "loop-1", "b", NOW + late_ms))
         found = report(entries, [kill("loop-1")], applied(), states=[state])
         assert (len(found.steps_after_kill), found.slipped_in) == (broken, slipped)
 
