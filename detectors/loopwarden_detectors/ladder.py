@@ -17,6 +17,7 @@ from loopwarden_detectors.ladder_state import (
     may_nudge,
     may_stop,
 )
+from loopwarden_detectors.questions import Question, of_pause
 from loopwarden_detectors.stops import StopState, bind, command_key, is_stopped, waiting_kill
 from loopwarden_detectors.telling import tell
 from loopwarden_detectors.tool_block import Block, blocked_with, may_be_blocked
@@ -44,6 +45,7 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
         issued_at_ms: When it went out first, if it is to go out once more, in Unix milliseconds.
         is_wider: It answers a kill of the same run that was broken or failed: no further run is hit by mistake.
         is_in_force: The run's record says `killed` already, and must go on to say so.
+        is_after_pause: It ends a run that spends nothing and that nobody answered for.
     """
 
     command_id: str
@@ -60,6 +62,7 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
     issued_at_ms: int | None = None
     is_wider: bool = False
     is_in_force: bool = False
+    is_after_pause: bool = False
 
 
 class RecordChange(Struct, frozen=True, kw_only=True, gc=False):
@@ -82,6 +85,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
         is_violation: A step began after the run's stop was applied.
         alarm: What a person must know of an order that does not land; the verdict says more.
         record: How the run's record changes.
+        question: What a person is asked from now on, or is not asked any more.
     """
 
     verdict: Verdict | None
@@ -91,6 +95,7 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     is_violation: bool = False
     alarm: Alarm | None = None
     record: RecordChange | None = None
+    question: Question | None = None
 
 
 class _Seen(Struct, gc=False):
@@ -185,7 +190,11 @@ def climb(
     if not strongest.is_said:
         level = _LEVEL_OF_ORDER[order.type]
         own_id = derived_id("ordered", order.command_id)
-        decisions.append(_ordered(tree, strongest, own_id, level, now, seq, order=order))
+        question = None
+        if order.type == "pause_run":
+            timeout_ms = policy.ladder.pause_timeout_ms
+            question = of_pause(tree, strongest.run, order.run_id, order.command_id, order.reason, now, timeout_ms)
+        decisions.append(_ordered(tree, strongest, own_id, level, now, seq, order=order, question=question))
     return decisions
 
 
@@ -341,11 +350,13 @@ def _ordered(
     *,
     order: Order | None = None,
     block: Block | None = None,
+    question: Question | None = None,
 ) -> Decision:
     # A verdict of its own, whose id hangs on the order alone: when it is given depends on acknowledgements, and those
     # may be read at another moment after a crash.
     verdict = _record(tree, one, own_id, level, one.mode, 0, now, seq, order, is_again=one.loop.nudges > 1)
-    return Decision(verdict=verdict, order=order, block=block, first_offset=one.finding.first_offset)
+    first_offset = one.finding.first_offset
+    return Decision(verdict=verdict, order=order, block=block, first_offset=first_offset, question=question)
 
 
 _LEVEL_OF_ORDER: dict[CommandType, LevelName] = {"nudge": "nudge", "pause_run": "pause", "kill_run": "kill"}

@@ -12,6 +12,7 @@ from loopwarden_detectors.identity import call_id_key
 from loopwarden_detectors.insisting import insists
 from loopwarden_detectors.ladder import Decision, RecordChange
 from loopwarden_detectors.new_numbers import renumber
+from loopwarden_detectors.questions import end_of_pause
 from loopwarden_detectors.restart_loop import findings_of, fingerprint_of
 from loopwarden_detectors.rings import OTHER_TOOL, holds_key
 from loopwarden_detectors.run_state import (
@@ -221,7 +222,7 @@ def end_run(tree: TreeState, run: RunState, step: RunEnd) -> list[Decision]:
     A run that failed under a kill nobody saw land may be taken up where it was, and goes on in the memory of its loop.
 
     Returns:
-        How its record changes, if a kill is out that found nothing to do.
+        How its record changes, if a kill is out that found nothing to do; the end of a question, if it was paused.
     """
     run.is_over = True
     run.open_calls = run.open_tools = None
@@ -232,6 +233,10 @@ def end_run(tree: TreeState, run: RunState, step: RunEnd) -> list[Decision]:
     if not (is_killed_now(run) and status == "failed"):
         run.start_segment()
     stop = run.stop
+    if stop is not None and stop.level < KILL and stop.incarnation == run.incarnations:
+        if status == "awaiting_approval":
+            return []  # its code has returned; a person may still say what becomes of the run
+        return [Decision(verdict=None, question=end_of_pause(tree, run, step.run_id, stop, "expired"))]
     if stop is None or not is_killed_now(run) or stop.applied_ms >= 0 or not stop.is_named:
         return []
     if stop.is_of_tree and not tree.is_over:

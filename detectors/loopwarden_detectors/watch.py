@@ -36,6 +36,7 @@ from loopwarden_detectors.no_progress import NoProgress
 from loopwarden_detectors.no_write import NoWrite
 from loopwarden_detectors.param_walk import ParamWalk
 from loopwarden_detectors.ping_pong import PingPong
+from loopwarden_detectors.questions import end_of_pause, of_action
 from loopwarden_detectors.rate import Rate
 from loopwarden_detectors.reflection import Reflection
 from loopwarden_detectors.resweep import Resweep
@@ -50,6 +51,7 @@ from loopwarden_detectors.same_output import SameOutput
 from loopwarden_detectors.self_append import SelfAppend
 from loopwarden_detectors.silent_run import SilentRun
 from loopwarden_detectors.sleep_only import SleepOnly
+from loopwarden_detectors.stops import StopState
 from loopwarden_detectors.text_chant import TextChant
 from loopwarden_detectors.unknown_tool import UnknownTool
 from loopwarden_models.effects import NOT_RUN
@@ -253,7 +255,8 @@ def _end_call(
     if run.approved is not None and lifecycle.take_approval(run, id_key):
         run.forget_call(keys[0])
     # A call whose start was seen was looked at then.
-    is_violation = run.stop is not None and start_ms is None and _goes_on(tree, run, step)
+    stop = run.stop
+    is_violation = stop is not None and start_ms is None and _goes_on(tree, run, step)
     call = remember_call(run, step, keys, policy, offset)
     findings = None if call is None else _look_at(run, call, policy)
     if len(tree.runs) > 1:
@@ -261,10 +264,11 @@ def _end_call(
     remember_arguments(run, step)
     of_tree = _OBSERVE_TREE(tree, run, policy, tree.now_ms)
     if findings is None and not of_tree and not is_violation:
-        return NOTHING
+        return NOTHING if stop is None or run.stop is stop else _resumed(tree, run, step, stop)
     if of_tree:
         findings = [*(findings or ()), *of_tree]
-    decisions = climb(tree, run, findings or (), policy, seq=step.seq, act=act)
+    lifted = NOTHING if stop is None or run.stop is stop else _resumed(tree, run, step, stop)
+    decisions = [*lifted, *climb(tree, run, findings or (), policy, seq=step.seq, act=act)]
     return [*decisions, *_violated(tree, run, step, policy, act)] if is_violation else decisions
 
 
@@ -283,6 +287,7 @@ def _observe_other(
     is_violation = False
     rejection = None
     extra: Sequence[Decision] = NOTHING
+    stop = run.stop
     if type(step) is ModelEnd:
         _count_model_call(tree, run, step)
         is_violation = run.stop is not None and lifecycle.goes_on(tree, run, _began_ms(step))
@@ -300,11 +305,10 @@ def _observe_other(
         lifecycle.hear_person(tree, run)
     elif type(step) is Progress:
         run.progress_seq = step.seq
-    elif type(step) is ApprovalWait:
-        lifecycle.start_approval(tree, run, step)
-    elif type(step) is ApprovalEnd:
-        lifecycle.end_approval(tree, run, step)
-        rejection = _OBSERVE_REJECTION(run, step, policy, offset)
+    elif type(step) is ApprovalWait or type(step) is ApprovalEnd:
+        rejection, extra = _hear_of_approval(tree, run, step, policy, offset)
+    if stop is not None and run.stop is None:
+        extra = _resumed(tree, run, step, stop)
     findings = _OBSERVE_TREE(tree, run, policy, tree.now_ms)
     if rejection is not None:
         findings = [rejection, *findings]
@@ -316,6 +320,23 @@ def _observe_other(
         return extra or NOTHING
     decisions = climb(tree, run, findings, policy, seq=step.seq, act=act)
     return [*decisions, *(_violated(tree, run, step, policy, act) if is_violation else extra)]
+
+
+def _hear_of_approval(
+    tree: TreeState, run: RunState, step: ApprovalWait | ApprovalEnd, policy: Policy, offset: int
+) -> tuple[Finding | None, Sequence[Decision]]:
+    rejection = None
+    if type(step) is ApprovalWait:
+        lifecycle.start_approval(tree, run, step)
+    elif type(step) is ApprovalEnd:
+        lifecycle.end_approval(tree, run, step)
+        rejection = _OBSERVE_REJECTION(run, step, policy, offset)
+    question = of_action(tree, run, step)
+    return rejection, NOTHING if question is None else [Decision(verdict=None, question=question)]
+
+
+def _resumed(tree: TreeState, run: RunState, step: AnyStep, stop: StopState) -> list[Decision]:
+    return [Decision(verdict=None, question=end_of_pause(tree, run, step.run_id, stop, "approved"))]
 
 
 def _violated(tree: TreeState, run: RunState, step: AnyStep, policy: Policy, act: bool) -> list[Decision]:

@@ -19,6 +19,7 @@ from loopwarden_models.control_state import BreakerState, EnforcementRecord, Fen
 from loopwarden_models.errors import InvalidEvent
 from loopwarden_models.events import STEP_TYPES, AnyStep
 from loopwarden_models.operator_actions import OperatorAction
+from loopwarden_models.questions import AnswerRecord, QuestionRecord
 from loopwarden_models.run_turns import RunTurn
 from loopwarden_models.tenant_load import TenantLoad
 from loopwarden_models.tool_health import PartialSum
@@ -37,6 +38,8 @@ _M = TypeVar(
     BreakerState,
     FenceRecord,
     EnforcementRecord,
+    QuestionRecord,
+    AnswerRecord,
     PartialSum,
     RunTurn,
     TenantLoad,
@@ -161,6 +164,8 @@ _DECODERS: dict[type[msgspec.Struct], Callable[[bytes], Any]] = {
         BreakerState,
         FenceRecord,
         EnforcementRecord,
+        QuestionRecord,
+        AnswerRecord,
         PartialSum,
         RunTurn,
         TenantLoad,

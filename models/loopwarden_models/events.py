@@ -204,11 +204,27 @@ class UserInput(Step, gc=False, kw_only=True, tag="user_input"):
 class ApprovalWait(Step, gc=False, kw_only=True, tag="approval_wait"):
     """The run waits for a person; the time until `approval_end` counts against no limit.
 
+    With a `question_id` the detector puts the question where people find it and an answer finds the run.
+
     Attributes:
         call_id: The call that needs approval.
+        question_id: Of the question; the same when a later incarnation asks for the same action again.
+        tool: The tool that is to be called.
+        args: Its arguments.
+        args_hash: Of the arguments as they are.
+        action_hash: Of the tool and `args_hash`: what an answer is for.
+        question: What the agent's code wants a person to know.
+        timeout_ms: After this long without an answer the question is `expired`.
     """
 
     call_id: CallId | None = None
+    question_id: ShortText | None = None
+    tool: ToolName | None = None
+    args: Raw | UnsetType = UNSET
+    args_hash: ContentHash | None = None
+    action_hash: ContentHash | None = None
+    question: str | None = None
+    timeout_ms: Count | None = None
 
 
 class ApprovalEnd(Step, gc=False, kw_only=True, tag="approval_end"):
@@ -217,10 +233,16 @@ class ApprovalEnd(Step, gc=False, kw_only=True, tag="approval_end"):
     Attributes:
         call_id: The call that needed approval.
         decision: How it went.
+        question_id: As in `approval_wait`.
+        tool: As in `approval_wait`.
+        action_hash: As in `approval_wait`.
     """
 
     call_id: CallId | None = None
     decision: ShortText | None = None
+    question_id: ShortText | None = None
+    tool: ToolName | None = None
+    action_hash: ContentHash | None = None
 
 
 class Compaction(Step, gc=False, kw_only=True, tag="compaction"):

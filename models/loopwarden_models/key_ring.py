@@ -177,14 +177,14 @@ class KeyRing:
 def role_of(fields: Mapping[str, Any]) -> str:
     """Return whose word a command or state is.
 
-    A fence is the detector's. The big switch, and a breaker that has no lease, are a person's. Everything else says it
-    in `writer`, which is the detector unless it is there.
+    A fence and a question are the detector's. An answer, the big switch, and a breaker that has no lease, are a
+    person's. Everything else says it in `writer`, which is the detector unless it is there.
     """
     _, _, rest = str(fields.get("key", "")).partition("|")
     kind = rest.partition("|")[0]
-    if kind == "fence":
+    if kind in {"fence", "question"}:
         return "detector"
-    if kind == "enforcement" or (kind == "breaker" and str(fields.get("state")) in _HELD_BREAKERS):
+    if kind in {"enforcement", "approval"} or (kind == "breaker" and str(fields.get("state")) in _HELD_BREAKERS):
         return "operator"
     return str(fields.get("writer", "detector"))
 

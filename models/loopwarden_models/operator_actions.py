@@ -14,7 +14,9 @@ from loopwarden_models.commands import CommandId
 from loopwarden_models.control_state import StateVersion
 from loopwarden_models.events import Incarnation, RunId, ShortText, Tenant, TimestampMs, ToolName, Version
 
-ActionName = Literal["kill_run", "pause_run", "resume_run", "set_enforcement", "set_breaker", "set_policy"]
+ActionName = Literal[
+    "kill_run", "pause_run", "resume_run", "set_enforcement", "set_breaker", "set_policy", "answer_question"
+]
 
 Person = Annotated[str, Meta(min_length=1, max_length=128)]
 Why = Annotated[str, Meta(max_length=256)]

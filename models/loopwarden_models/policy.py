@@ -143,6 +143,9 @@ class LadderConfig(Config, frozen=True):
     receive_timeout_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 10_000
     # How long after its grace a killed run may take to be confirmed dead before that is alarmed. judgement
     confirm_timeout_ms: Annotated[int, Meta(ge=1_000, le=600_000)] = 10_000
+    # A paused run whose question nobody answers for this long is killed; a person can release it. None = it waits.
+    # judgement: an hour is longer than a meeting, and shorter than a shift.
+    pause_timeout_ms: Annotated[int, Meta(ge=1_000, le=604_800_000)] | None = 3_600_000
 
 
 class BlastRadiusConfig(Config, frozen=True):

@@ -31,6 +31,13 @@ from loopwarden_models.effects import EFFECTS, OUTCOMES
 from loopwarden_models.events import STEP_TYPES, AnyStep, ApprovalEnd, RunEnd, Step, ToolEnd, ToolStart
 from loopwarden_models.operator_actions import ActionName, OperatorAction
 from loopwarden_models.patterns import MODES, PATTERNS
+from loopwarden_models.questions import (
+    ANSWER_DECISIONS,
+    QUESTION_KINDS,
+    QUESTION_STATES,
+    AnswerRecord,
+    QuestionRecord,
+)
 from loopwarden_models.recoveries import RECOVERIES, RECOVERY_LEVELS
 from loopwarden_models.run_turns import RunTurn
 from loopwarden_models.tenant_load import TenantLoad
@@ -51,6 +58,8 @@ MESSAGES: Final[Mapping[str, Any]] = MappingProxyType(
         "run-record": RunRecord,
         "fence-record": FenceRecord,
         "enforcement-record": EnforcementRecord,
+        "question-record": QuestionRecord,
+        "answer-record": AnswerRecord,
         "partial-sum": PartialSum,
         "run-turn": RunTurn,
         "tenant-load": TenantLoad,
@@ -66,7 +75,7 @@ _VOCABULARIES: Final[Mapping[tuple[type[msgspec.Struct], str], Sequence[str]]] =
         (ToolEnd, "effect"): sorted(EFFECTS),
         (ToolEnd, "outcome"): sorted(OUTCOMES),
         (ApprovalEnd, "decision"): ("approved", "rejected", "expired"),
-        (RunEnd, "status"): ("completed", "failed", "killed", "limit", "cancelled"),
+        (RunEnd, "status"): ("completed", "failed", "killed", "limit", "cancelled", "awaiting_approval"),
         (Command, "type"): COMMAND_TYPES,
         (Command, "scope"): ("run", "tree"),
         (Command, "mode"): MODES,
@@ -83,6 +92,9 @@ _VOCABULARIES: Final[Mapping[tuple[type[msgspec.Struct], str], Sequence[str]]] =
         (RunRecord, "state"): get_args(RunStateName),
         (RunRecord, "writer"): _WRITERS,
         (EnforcementRecord, "state"): ("enforce", "observe_only"),
+        (QuestionRecord, "kind"): QUESTION_KINDS,
+        (QuestionRecord, "state"): QUESTION_STATES,
+        (AnswerRecord, "decision"): ANSWER_DECISIONS,
         (OperatorAction, "action"): get_args(ActionName),
     }
 )

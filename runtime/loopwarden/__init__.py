@@ -21,6 +21,7 @@ __version__ = "0.1.0"
 # Type checkers take this branch; `typing.TYPE_CHECKING` itself would cost the import of `typing`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from loopwarden.approvals import Approvals
     from loopwarden.decisions import Action, Decision, LoopwardenStopped, RunKey
     from loopwarden.guard import Guard
     from loopwarden.nudges import Nudge
@@ -38,6 +39,7 @@ __all__ = [
     "UNKNOWN",
     "WRITE",
     "Action",
+    "Approvals",
     "Decision",
     "Guard",
     "KafkaTransport",
@@ -54,6 +56,7 @@ __all__ = [
 
 _HOMES = {
     "Action": "loopwarden.decisions",
+    "Approvals": "loopwarden.approvals",
     "CLOCK": "loopwarden_models.effects",
     "Decision": "loopwarden.decisions",
     "Guard": "loopwarden.guard",

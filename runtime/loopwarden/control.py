@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from loopwarden.acknowledger import Acknowledger
+from loopwarden.answers import Answers
 from loopwarden.breakers import Breakers
 from loopwarden.broker_clock import BrokerClock
 from loopwarden.clock import Clock
@@ -25,6 +26,7 @@ from loopwarden_models.codec import decode_message
 from loopwarden_models.commands import Command
 from loopwarden_models.control_state import ENFORCEMENT_KEY, BreakerState, EnforcementRecord, FenceRecord, RunRecord
 from loopwarden_models.errors import InvalidEvent
+from loopwarden_models.questions import AnswerRecord, QuestionRecord
 
 _OBSERVE_ONLY = "observe_only"
 
@@ -38,6 +40,9 @@ class ControlPlane:
 
     Thread-safe. One lock, held for one record or for the start or end of one run: never while a record is awaited,
     never while code of the agent runs, and no step takes it.
+
+    Attributes:
+        answers: What people said to questions of this tenant's runs; read without the lock.
     """
 
     def __init__(
@@ -61,6 +66,8 @@ class ControlPlane:
         self._counters = counters
         self._hosting = Hosting()
         self._records = RunRecords()
+        self._allow_free_text = allow_free_text
+        self.answers = Answers()
         self._enforcement_version: list[int] = [0, 0]
         self._desk = CommandDesk(
             self._hosting, acks=acks, broker=broker, clock=clock, counters=counters, allow_free_text=allow_free_text
@@ -179,10 +186,22 @@ class ControlPlane:
                 self._breakers.delete(name, record.append_ms)
             else:
                 self._breakers.put(name, decode_message(record.value, BreakerState), record.value, record.append_ms)
+        elif tenant == self._tenant and kind == "question" and name:
+            question = None if record.value is None else decode_message(record.value, QuestionRecord)
+            self.answers.put_question(name, question)
+        elif tenant == self._tenant and kind == "approval" and name:
+            self._answer(name, record, trust)
         elif tenant in {self._tenant, EVERYONE}:
             # Kinds of a later version.
             self._counters.add("control_ignored")
         return []
+
+    def _answer(self, question_id: str, record: ControlRecord, trust: Trust) -> None:
+        answer = None if record.value is None else decode_message(record.value, AnswerRecord)
+        # Whoever has no key must not write prompts, whatever is allowed.
+        may_speak = self._allow_free_text and (trust.is_proven or not self._signatures.is_checking)
+        if not self.answers.put_answer(question_id, answer, may_speak=may_speak):
+            self._counters.add("answers_unknown")
 
     def _may_forget(self, tenant: str, kind: str, name: str) -> bool:
         """Return whether a deletion, which nobody can sign, lets go of nothing that still binds."""

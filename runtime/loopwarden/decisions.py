@@ -33,6 +33,7 @@ class Decision(Struct, frozen=True, gc=False):
         retry_after_ms: For `BLOCK`: milliseconds until the tool may be tried again.
         message: Text for the model in place of a result: short, stable, and it says what to do.
         result: For `CACHED`: the earlier answer.
+        question_id: The question that a person has to answer, or has answered: a good idempotency key for the call.
     """
 
     action: Action
@@ -41,6 +42,7 @@ class Decision(Struct, frozen=True, gc=False):
     retry_after_ms: int | None = None
     message: str | None = None
     result: object | None = None
+    question_id: str | None = None
 
     @property
     def allowed(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Literal, Self
 
 from loopwarden import __version__
 from loopwarden.acknowledger import Acknowledger, encode_ack
+from loopwarden.approvals import DEFAULTS, Approvals
 from loopwarden.breakers import Breakers
 from loopwarden.broker_clock import BrokerClock
 from loopwarden.clock import SYSTEM_CLOCK, Clock
@@ -72,6 +73,7 @@ class Guard:
         max_queue_bytes: int = 16 * 1024 * 1024,
         max_pause_s: float = 3_600.0,
         safety_net: SafetyNet | None = None,
+        approvals: Approvals = DEFAULTS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Set up; connects to nothing and starts no thread.
@@ -96,6 +98,8 @@ class Guard:
             max_pause_s: Longest `wait_if_paused`, in seconds.
             safety_net: Refuse tools that keep failing in this process, also without Kafka; see `SafetyNet`. Off by
                 default: what a process sees of a tool is little, and the detector sees the fleet.
+            approvals: Which calls a person has to approve, and how long a question waits; none by default, but those
+                for which the agent's code says `ask` to `before_tool`.
             clock: For tests.
 
         Raises:
@@ -163,6 +167,7 @@ class Guard:
             clock=clock,
             counters=self._counters,
             max_pause_s=max_pause_s,
+            approvals=approvals,
             net=None
             if safety_net is None
             else ProcessNet(safety_net, salt=runtime_id, breakers=breakers, counters=self._counters),
@@ -298,7 +303,8 @@ class Guard:
         count that is not zero: `faults`, `started_open`, `starts_refused`, `events_cut`, `events_invalid`,
         `commands_read`, `acks_<status>`, `breaker_refusals`, `breaker_probes`, `breaker_advice` (would have been
         refused), `breaker_leases_expired`, `breaker_unknown_states`, `local_openings`, `local_refusals` (the safety
-        net), `publish_errors`, `control_errors`, `control_invalid`, …
+        net), `publish_errors`, `control_errors`, `control_invalid`, `questions_asked`, `questions_approved`,
+        `questions_rejected`, `questions_expired`, `answers_unknown` (of a later version), …
 
         Where there is a key ring: `signatures_refused`, by reason as `signature_<reason>` (`missing`, `unknown_key`,
         `withdrawn`, `out_of_time`, `wrong_role`, `wrong_key`, `wrong`), `signatures_absent` (not signed, and accepted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from math import inf
 
+from loopwarden.approvals import RunApprovals
 from loopwarden.breakers import Breaker, Breakers
 from loopwarden.broker_clock import BrokerClock
 from loopwarden.clock import Clock
@@ -34,11 +35,13 @@ class RunControl(RunEvents):
         broker: BrokerClock,
         breakers: Breakers,
         max_pause_s: float,
+        approvals: RunApprovals,
     ) -> None:
         super().__init__(reporter=reporter, gate=gate, budget=budget, clock=clock, counters=counters)
         self._broker = broker
         self._breakers = breakers
         self._max_pause_s = max_pause_s
+        self._approvals = approvals
 
     @property
     def stopped(self) -> bool:
@@ -56,7 +59,7 @@ class RunControl(RunEvents):
             raise LoopwardenStopped(cause.reason, cause.command_id, cause.status)
 
     async def wait_if_paused(self, timeout_s: float | None = None) -> Decision:
-        """Wait without blocking the event loop (asyncio) while the run is paused.
+        """Wait without blocking the event loop (asyncio) while the run is paused, or a question of it is open.
 
         Args:
             timeout_s: Longest wait in seconds; by default the guard's `max_pause_s`.
@@ -65,25 +68,25 @@ class RunControl(RunEvents):
             `ALLOW` when it may go on, `STOP` when it was stopped meanwhile, `PAUSE` when the time is over: then end
             the run so that it can be resumed.
         """
-        if self._gate.pause is None and self._gate.cause is None:
+        if self._standing().action is Action.ALLOW:
             return ALLOW
         import asyncio  # noqa: PLC0415 - 30 ms that sync agents need not pay
 
-        since_ms, deadline_s = self._begin_pause(timeout_s)
+        deadline_s = self._begin_pause(timeout_s)
         # Polled, since an `asyncio.Event` belongs to one loop and the pause is lifted by another thread.
         while (decision := self._standing()).action is Action.PAUSE and time.monotonic() < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_POLL_S)
-        self._add_waiting(since_ms)
+        self._end_wait()
         return decision
 
     def wait_if_paused_sync(self, timeout_s: float | None = None) -> Decision:
         """Do the same as `wait_if_paused` in code without an event loop: blocks this thread while paused."""
-        if self._gate.pause is None and self._gate.cause is None:
+        if self._standing().action is Action.ALLOW:
             return ALLOW
-        since_ms, deadline_s = self._begin_pause(timeout_s)
+        deadline_s = self._begin_pause(timeout_s)
         while (decision := self._standing()).action is Action.PAUSE and time.monotonic() < deadline_s:
             time.sleep(_PAUSE_POLL_S)
-        self._add_waiting(since_ms)
+        self._end_wait()
         return decision
 
     def _blocked(self, tool: str, now_ms: float) -> Refusal | None:
@@ -134,11 +137,15 @@ class RunControl(RunEvents):
         return Decision(Action.PAUSE, reason=pause.reason, command_id=pause.command_id)
 
     def _standing(self) -> Decision:
-        return self._stop() if self._gate.cause is not None else self._paused()
+        if self._gate.cause is not None:
+            return self._stop()
+        if self._gate.pause is None and self._approvals.is_waiting:
+            return Decision(Action.PAUSE, reason="a call waits for a person's approval")
+        return self._paused()
 
-    def _begin_pause(self, timeout_s: float | None) -> tuple[float, float]:
-        bound_s = self._max_pause_s if timeout_s is None else timeout_s
-        return self._clock.monotonic_ms(), time.monotonic() + bound_s
+    def _begin_pause(self, timeout_s: float | None) -> float:
+        self._begin_wait()
+        return time.monotonic() + (self._max_pause_s if timeout_s is None else timeout_s)
 
     def _limit(self, reason: str) -> Decision:
         self._gate.shut(StopCause("limit", reason))

@@ -33,17 +33,12 @@ class RunEvents:
 
     def approval_wait(self, call_id: str) -> None:
         """Report that the run waits for a person; the time until `approval_end` counts against no limit."""
-        self._waiting_calls += 1
-        if self._waiting_calls == 1:
-            self._waiting_since_ms = self._clock.monotonic_ms()
+        self._begin_wait()
         self._report(ApprovalWait, {"call_id": call_id})
 
     def approval_end(self, call_id: str, decision: Literal["approved", "rejected", "expired"]) -> None:
         """Report what the person decided. After a stop nothing is approved: the decision is reported as `expired`."""
-        if self._waiting_calls > 0:
-            self._waiting_calls -= 1
-            if self._waiting_calls == 0:
-                self._add_waiting(self._waiting_since_ms)
+        self._end_wait()
         valid = decision if self._gate.cause is None else "expired"
         self._report(ApprovalEnd, {"call_id": call_id, "decision": valid})
 
@@ -58,6 +53,17 @@ class RunEvents:
     def message(self, *, to_run_id: str | None = None, to_agent: str | None = None, text: str | None = None) -> None:
         """Report a message to another agent."""
         self._report(Message, {"to_run_id": to_run_id, "to_agent": to_agent, "text": text}, text)
+
+    def _begin_wait(self) -> None:
+        self._waiting_calls += 1
+        if self._waiting_calls == 1:
+            self._waiting_since_ms = self._clock.monotonic_ms()
+
+    def _end_wait(self) -> None:
+        if self._waiting_calls > 0:
+            self._waiting_calls -= 1
+            if self._waiting_calls == 0:
+                self._add_waiting(self._waiting_since_ms)
 
     def _add_waiting(self, since_ms: float) -> None:
         if self._budget is not None:

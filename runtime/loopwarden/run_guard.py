@@ -9,23 +9,24 @@ from typing import Any, Literal, Self
 from msgspec import UNSET, Struct
 
 from loopwarden.acknowledger import Acknowledger
+from loopwarden.approvals import Approvals, Outcome, RunApprovals, refusal
 from loopwarden.breakers import Breakers
 from loopwarden.broker_clock import BrokerClock
 from loopwarden.clock import Clock
 from loopwarden.control import ControlPlane
-from loopwarden.decisions import ALLOW, Decision, LoopwardenStopped, RunKey, StopCause
+from loopwarden.decisions import ALLOW, Action, Decision, LoopwardenStopped, RunKey, StopCause
 from loopwarden.faults import Counters
 from loopwarden.gate import Gate
 from loopwarden.limits import Budget
 from loopwarden.nudges import Nudge
 from loopwarden.refusals import Refusal
 from loopwarden.reporter import Reporter
-from loopwarden.run_control import RunControl
+from loopwarden.run_questions import RunQuestions
 from loopwarden.safety_net import ProcessNet, RunNet
 from loopwarden.tool_calls import Call, ToolCalls, tool_error
 from loopwarden_models.events import Limits, ModelEnd, RunEnd, RunStart, ToolError, Usage
 
-RunStatus = Literal["completed", "failed", "killed", "limit", "cancelled"]
+RunStatus = Literal["completed", "failed", "killed", "limit", "cancelled", "awaiting_approval"]
 
 
 class RunContext(Struct):
@@ -38,18 +39,21 @@ class RunContext(Struct):
     clock: Clock
     counters: Counters
     max_pause_s: float
+    approvals: Approvals
     net: ProcessNet | None
     start_child: Callable[..., RunGuard]
     on_enter: Callable[[RunGuard], None]
     on_exit: Callable[[RunGuard], None]
 
 
-class RunGuard(RunControl):
+class RunGuard(RunQuestions):
     """Watches and gates one run. Made by `Guard.run`; use it as a context manager, in sync or async code.
 
     Entering begins the run and raises `LoopwardenStopped` if an order binds it already. Leaving reports `run_end`:
     `killed` or `limit` after a stop, else what `finish` was told, else `completed`, `failed` for an `Exception`, and
-    `cancelled` for other ends such as a cancelled task.
+    `cancelled` for other ends such as a cancelled task. A run that is left while it is paused, or while a person is
+    asked, is not completed: it ends as `awaiting_approval`, its questions stay open, and a later incarnation of it
+    finds the answers.
 
     Thread safety: all methods may be called from any thread. None of them does input or output, awaits, waits for
     another thread's work, or raises, apart from those that say so.
@@ -77,6 +81,9 @@ class RunGuard(RunControl):
             broker=context.broker,
             breakers=context.breakers,
             max_pause_s=context.max_pause_s,
+            approvals=RunApprovals(
+                key, context.plane.answers, context.approvals, clock=context.clock, broker=context.broker
+            ),
         )
         self.key = key
         self._context = context
@@ -210,25 +217,37 @@ class RunGuard(RunControl):
 
     # Tools.
 
-    def before_tool(self, tool: str, args: object | None, call_id: str, *, effect: str | None = None) -> Decision:
+    def before_tool(
+        self, tool: str, args: object | None, call_id: str, *, effect: str | None = None, ask: str | None = None
+    ) -> Decision:
         """Ask before each tool call: `ALLOW`, `BLOCK`, `PAUSE` or `STOP`. An allowed call is reported as begun.
 
         A call that is refused (`BLOCK`, `STOP`) is reported as ended: do not call `after_tool` for it, and give the
-        model `Decision.message` as its result where it needs one. After `PAUSE`, wait and ask again.
+        model `Decision.message` as its result where it needs one. After `PAUSE`, wait (`wait_if_paused`) and ask again
+        with the same `call_id`.
+
+        A call that a person has to approve is answered with `PAUSE` until that person has spoken or the time is over,
+        then with `ALLOW`, once, or with `BLOCK`. The approval is for this tool with these arguments.
 
         Args:
             tool: Its name.
             args: Its arguments as the model gave them, any JSON value. `None` is unknown and equals nothing.
             call_id: Id of the call, the same in `after_tool`.
             effect: `read`, `write`, `poll`, `clock` or `unknown`; by default what `loopwarden.tool` declared.
+            ask: What a person is to be told who has to approve this call; by default what `Approvals` of the guard say.
 
         Cost: about 4 µs and the encoding of `args` (0.3 µs per 100 bytes).
         """
         try:
-            return self._before_tool(tool, args, call_id, effect)
+            return self._before_tool(tool, args, call_id, effect, ask)
         except Exception as error:  # noqa: BLE001
             self._fault("before_tool", error)
-            return ALLOW if self._gate.cause is None else self._stop()
+            if self._gate.cause is not None:
+                return self._stop()
+            # Fail open, but not past a person who was to be asked.
+            return (
+                refusal(tool, Outcome("expired")).decision if self._approvals.is_needed(tool, args, ask)[0] else ALLOW
+            )
 
     def after_tool(
         self,
@@ -302,7 +321,9 @@ class RunGuard(RunControl):
 
     # Inside.
 
-    def _before_tool(self, tool: str, args: object | None, call_id: str, effect: str | None) -> Decision:
+    def _before_tool(
+        self, tool: str, args: object | None, call_id: str, effect: str | None, ask: str | None
+    ) -> Decision:
         gate = self._gate
         if gate.pause is not None and gate.cause is None:
             return self._paused()
@@ -311,27 +332,34 @@ class RunGuard(RunControl):
         if gate.cause is not None:
             self._calls.refuse(call, "cancelled", is_stopped=True)
             return self._stop()
+        is_asked, text = self._approvals.is_needed(call.tool, args, ask)
+        told = self._consult(call, text, now_ms) if is_asked else None
+        if isinstance(told, Decision):
+            return told
         if self._budget is not None and (reason := self._budget.start_tool(now_ms)) is not None:
             decision = self._limit(reason)
             self._calls.refuse(call, "cancelled", is_stopped=True)
             return decision
-        if gate.blocked and (refusal := self._blocked(call.tool, now_ms)) is not None:
-            return self._refuse(call, refusal)
+        if gate.blocked and (refused := self._blocked(call.tool, now_ms)) is not None:
+            return self._refuse(call, refused)
         # One look at a mapping that is replaced as a whole: no lock, and nothing at all while every breaker is closed.
         breakers = self._breakers.in_force
         breaker = breakers.get(call.tool) if breakers else None
-        if breaker is not None and (refusal := self._broken(call.tool, breaker, now_ms)) is not None:
-            return self._refuse(call, refusal)
-        if self._net is not None and (refusal := self._net.check(call, breaker, now_ms)) is not None:
-            return self._refuse(call, refusal)
+        if breaker is not None and (refused := self._broken(call.tool, breaker, now_ms)) is not None:
+            return self._refuse(call, refused)
+        if told is not None:
+            return self._refuse(call, told, "denied")
+        if self._net is not None and (refused := self._net.check(call, breaker, now_ms)) is not None:
+            return self._refuse(call, refused)
+        question_id = self._use_approval(call) if is_asked else None
         self._calls.begin(call)
-        return ALLOW
+        return ALLOW if question_id is None else Decision(Action.ALLOW, question_id=question_id)
 
-    def _refuse(self, call: Call, refusal: Refusal) -> Decision:
-        self._calls.refuse(call, "blocked", is_stopped=False, error=refusal.error)
+    def _refuse(self, call: Call, refused: Refusal, outcome: str = "blocked") -> Decision:
+        self._calls.refuse(call, outcome, is_stopped=False, error=refused.error)
         if self._net is not None and (reason := self._net.refused()) is not None:
             return self._limit(reason)
-        return refusal.decision
+        return refused.decision
 
     def _end(self, exc_type: type[BaseException] | None) -> None:
         try:
@@ -341,7 +369,10 @@ class RunGuard(RunControl):
             self._calls.cancel_all()
             if self._budget is not None and self._has_model_out:
                 self._budget.release()
-            status = _status(cause, self._finish, exc_type)
+            is_waiting = self._gate.pause is not None or self._approvals.is_waiting
+            status = _status(cause, self._finish, exc_type, is_waiting=is_waiting)
+            if status != "awaiting_approval":
+                self._expire_questions()
             command_id = None if cause is None else cause.command_id
             self._reporter.emit(RunEnd, {"status": status, "command_id": command_id}, is_last=True)
             self._context.plane.retire(self._gate, status)
@@ -352,12 +383,14 @@ class RunGuard(RunControl):
             self._fault("end", error)
 
 
-def _status(cause: StopCause | None, told: RunStatus | None, exc_type: type[BaseException] | None) -> str:
+def _status(
+    cause: StopCause | None, told: RunStatus | None, exc_type: type[BaseException] | None, *, is_waiting: bool
+) -> str:
     if cause is not None:
         return cause.status
     if told is not None:
         return told
     if exc_type is None:
-        return "completed"
+        return "awaiting_approval" if is_waiting else "completed"
     # What is no `Exception` is an end from outside: a cancelled task, Ctrl-C, the stop of a child.
     return "failed" if issubclass(exc_type, Exception) else "cancelled"

@@ -10,6 +10,7 @@ from loopwarden.records import Outgoing
 from loopwarden_models.codec import MAX_STEP_BYTES, decode_step, encode
 from loopwarden_models.errors import InvalidEvent
 from loopwarden_models.events import (
+    ApprovalWait,
     Message,
     ModelEnd,
     Progress,
@@ -85,9 +86,9 @@ class StepEncoder:
 
     def _fill(self, pending: PendingStep) -> None:
         step, args, result = pending.step, pending.args, pending.result
-        if args is not None and isinstance(step, ToolStart | ToolEnd):
+        if args is not None and isinstance(step, ToolStart | ToolEnd | ApprovalWait):
             step.args_hash = args.hash()
-            if isinstance(step, ToolStart) or len(args.data) <= _ECHO_ARGS_BYTES:
+            if not isinstance(step, ToolEnd) or len(args.data) <= _ECHO_ARGS_BYTES:
                 step.args = Raw(args.data)
         if isinstance(step, ToolEnd):
             if result is not None:
@@ -125,8 +126,10 @@ def _cut_error(error: ToolError, max_chars: int) -> ToolError:
 
 
 def _remove_content(step: Step) -> None:
-    if isinstance(step, ToolStart | ToolEnd):
+    if isinstance(step, ToolStart | ToolEnd | ApprovalWait):
         step.args = UNSET
+    if isinstance(step, ApprovalWait):
+        step.question = None
     if isinstance(step, ToolEnd):
         step.result = UNSET
         if step.error is not None:
@@ -143,8 +146,10 @@ def _remove_content(step: Step) -> None:
 
 def _cut(step: Step) -> None:
     """Drop what is long: hashes and sizes of the whole stay, and they decide."""
-    if isinstance(step, ToolStart | ToolEnd):
+    if isinstance(step, ToolStart | ToolEnd | ApprovalWait):
         step.args = UNSET
+    if isinstance(step, ApprovalWait):
+        step.question = cut_text(step.question, _CUT_TEXT_CHARS)
     if isinstance(step, ToolEnd):
         step.result = UNSET
     elif isinstance(step, ModelEnd):

@@ -34,6 +34,7 @@ from loopwarden_models.control_state import (
 )
 from loopwarden_models.errors import TransportError
 from loopwarden_models.events import AnyStep
+from loopwarden_models.questions import AnswerRecord, QuestionRecord, answer_key
 
 TENANT = "acme"
 START_MS = 1_800_000_000_000
@@ -111,7 +112,10 @@ class MemoryTransport:
         self._append("commands", f"{command.tenant}|{command.run_id}", encode(command), append_ms)
 
     def state(
-        self, record: RunRecord | BreakerState | FenceRecord | EnforcementRecord, *, append_ms: int | None = None
+        self,
+        record: RunRecord | BreakerState | FenceRecord | EnforcementRecord | QuestionRecord | AnswerRecord,
+        *,
+        append_ms: int | None = None,
     ) -> None:
         """Append a record of `control.state`."""
         self._append("state", record.key, encode(record), append_ms)
@@ -292,3 +296,12 @@ def fence(steps_partition: int, epoch: int) -> FenceRecord:
 def enforcement(state: str, *, version: tuple[int, int] = (1, 1)) -> EnforcementRecord:
     """Return the big switch: `observe_only`, or anything else for on."""
     return EnforcementRecord(v=1, key=ENFORCEMENT_KEY, version=list(version), state=state)
+
+
+def answer(
+    question_id: str, decision: str, *, action_hash: str, version: tuple[int, int] = (1, 1), **fields: Any
+) -> AnswerRecord:
+    """Return what a person says to a question: `approved`, `rejected` or `instructed`, for one action."""
+    key = answer_key(TENANT, question_id)
+    fields = {"at_ms": START_MS, **fields}
+    return AnswerRecord(v=1, key=key, version=list(version), decision=decision, action_hash=action_hash, **fields)

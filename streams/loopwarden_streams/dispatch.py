@@ -96,7 +96,9 @@ class Dispatch:
 
     def _is_kept_back(self, partition: Partition, decision: Decision) -> bool:
         order = decision.order
-        if order is None or order.type != "kill_run" or order.is_wider or order.issued_at_ms is not None:
+        if order is None or order.type != "kill_run" or order.issued_at_ms is not None:
+            return False
+        if order.is_wider or order.is_after_pause:  # no run that works is hit by mistake
             return False
         tenant = order.tenant
         policy = self._rules.policy

@@ -310,6 +310,8 @@ class Ingest:
         if not partition.is_replaying:
             # The same answer again changes nothing: until the replay is over, it may have to come again.
             tree.acks_offset = answer.offset
+        if stop is not None:
+            partition.landing.add(answer.key)  # a pause that landed has a time after which it ends
         if stop is not None and stop.level >= Level.KILL:
             reason = Reason(pattern=stop.pattern, detector=stop.detector, count=stop.count)
             await self._outbox.confirm_kill(partition, answer.ack.tenant, answer.ack.run_id, stop.command_id, reason)

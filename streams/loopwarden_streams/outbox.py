@@ -19,9 +19,8 @@ from aiokafka.errors import KafkaError
 
 from loopwarden_detectors.ladder import Decision, Order
 from loopwarden_models.codec import encode
-from loopwarden_models.commands import Command, EvidenceRange, Reason
+from loopwarden_models.commands import Command, EvidenceRange
 from loopwarden_models.control_state import (
-    BlockedTool,
     BreakerState,
     FenceRecord,
     RunRecord,
@@ -34,10 +33,11 @@ from loopwarden_models.ids import control_partition
 from loopwarden_models.policy_version import stamp
 from loopwarden_models.verdicts import Verdict
 from loopwarden_streams.batch_writer import Out, write_batch
-from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
+from loopwarden_streams.partition import STEPS, TOOLS, Partition
 from loopwarden_streams.policy_follower import PolicyInForce
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.signing import control_encoder
+from loopwarden_streams.state_records import cut, question_record, run_record, version_of
 
 # Producer batches whose answer is outstanding, per partition of steps. More would only hide a slow broker.
 MAX_OUTSTANDING = 32
@@ -252,7 +252,7 @@ class Outbox:
         record = RunRecord(
             v=1,
             key=run_record_key(tenant, run_id),
-            version=_version(partition),
+            version=version_of(partition),
             state="killed",
             command_id=command_id,
             reason=reason,
@@ -274,12 +274,17 @@ class Outbox:
         records: defaultdict[int, list[Out]] = defaultdict(list)
         orders: defaultdict[int, list[Out]] = defaultdict(list)
         issued = {command.command_id: command for command in commands}
-        for found, _ in decisions:
+        for found, offset in decisions:
             # In their order: of two records of one run the later one binds.
-            record = _record(partition, found, issued)
+            record = run_record(partition, found, issued)
             if record is not None:
                 tenant = record.key.partition("|")[0]
                 records[self._control_partition(tenant)].append(Out(record.key.encode(), self._encode_control(record)))
+            asked = found.question
+            if asked is not None:
+                question = question_record(partition, asked, self._range(partition, offset, offset))
+                number = self._control_partition(asked.tenant)
+                records[number].append(Out(question.key.encode(), self._encode_control(question)))
         for command in commands:
             number = self._control_partition(command.tenant)
             orders[number].append(Out(f"{command.tenant}|{command.run_id}".encode(), self._encode_control(command)))
@@ -315,7 +320,7 @@ class Outbox:
             expires_at_ms=now_ms + order.ttl_ms,
             epoch=partition.epoch,
             seq=max(offset, 0),
-            reason=_cut(order.reason),
+            reason=cut(order.reason),
             message_id=order.message_id,
             grace_ms=order.grace_ms,
             evidence=self._range(partition, first_offset, offset),
@@ -340,42 +345,6 @@ class Outbox:
         return control_partition(tenant, self._settings.control_partitions)
 
 
-def _record(partition: Partition, decision: Decision, issued: Mapping[str, Command]) -> RunRecord | None:
-    """Return what the record of a run has to say because of a decision, if anything."""
-    block, change, order = decision.block, decision.record, decision.order
-    if block is not None:
-        return RunRecord(
-            v=1,
-            key=run_record_key(block.tenant, block.run_id),
-            version=_version(partition),
-            state="open",
-            incarnation=block.incarnation,
-            reason=_cut(block.reason),
-            blocked_tools=[BlockedTool(one.tool, one.until_ms, one.verdict_id) for one in block.tools],
-        )
-    if change is not None:
-        return RunRecord(
-            v=1,
-            key=run_record_key(change.tenant, change.run_id),
-            version=_version(partition),
-            state=change.state,
-            command_id=change.command_id,
-        )
-    if order is None or order.type != "kill_run":
-        return None
-    command = issued[order.command_id]
-    return RunRecord(
-        v=1,
-        key=run_record_key(command.tenant, command.run_id),
-        version=_version(partition),
-        state="killed" if order.is_in_force else "kill_wanted",
-        incarnation=command.incarnation,
-        command_id=command.command_id,
-        expires_at_ms=None if order.is_in_force else command.expires_at_ms,
-        reason=command.reason,
-    )
-
-
 async def _settle(future: asyncio.Future[Any], waiting: deque[asyncio.Future[Any]]) -> None:
     # It stays in line until it is answered: a checkpoint that looks meanwhile must see that it is outstanding.
     await future
@@ -385,13 +354,3 @@ async def _settle(future: asyncio.Future[Any], waiting: deque[asyncio.Future[Any
 
 def _refused(number: int, error: KafkaError) -> TransportError:
     return TransportError(f"a decision of partition {number} could not be published: {error!r}")
-
-
-def _version(partition: Partition) -> list[int]:
-    # Both sources move a run's record, so both count: the sum only rises within an epoch.
-    return [partition.epoch, partition.next_offset[STEPS] + partition.next_offset[ACKS]]
-
-
-def _cut(reason: Reason) -> Reason:
-    note = reason.note
-    return reason if note is None or len(note) <= 256 else msgspec.structs.replace(reason, note=note[:256])  # noqa: PLR2004 - ShortText

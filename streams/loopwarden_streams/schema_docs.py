@@ -44,6 +44,8 @@ _MESSAGES: Final[Mapping[str, Mapping[str, _Message]]] = MappingProxyType(
             "runRecord": _Message("Run record", rf"^{_TENANT}\|run\|.+", "run-record"),
             "fenceRecord": _Message("Fence record", r"^\*\|fence\|[0-9]+$", "fence-record"),
             "enforcementRecord": _Message("Enforcement record", r"^\*\|enforcement\|global$", "enforcement-record"),
+            "questionRecord": _Message("Question", rf"^{_TENANT}\|question\|.+", "question-record"),
+            "answerRecord": _Message("Answer", rf"^{_TENANT}\|approval\|.+", "answer-record"),
         },
         "control.commands": {"command": _Message("Command", _TENANT_FIRST, "command")},
         "acks": {"acknowledgement": _Message("Acknowledgement", _TENANT_FIRST, "acknowledgement")},

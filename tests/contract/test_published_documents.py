@@ -315,6 +315,8 @@ def expected_tables() -> Iterator[tuple[str, Fields]]:
     yield "`blocked_tools`", described(schemas["run-record"]["$defs"]["BlockedTool"])
     yield "Fence, key `*|fence|<steps partition>`", described(fence, without=state)
     yield "Enforcement, key `*|enforcement|global`", described(schemas["enforcement-record"], without=state)
+    yield "Question, key `tenant|question|<question id>`", described(schemas["question-record"], without=state)
+    yield "Answer, key `tenant|approval|<question id>`", described(schemas["answer-record"], without=state)
     yield "Acknowledgements", described(schemas["acknowledgement"])
     yield "Verdicts", described(verdict)
     yield "`evidence` of a verdict", described(verdict["$defs"]["Evidence"])

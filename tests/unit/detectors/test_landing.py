@@ -142,7 +142,7 @@ def test_an_answer_is_an_answer(status: str) -> None:
 
 
 def test_a_pause_is_waited_for_as_well() -> None:
-    """And is landed when it is applied: nobody is to die of it."""
+    """And is landed when it is applied: nobody is alarmed. How it ends is in `test_questions`."""
     run = Run()
     stage = Stage()
     pause = order_of(stage.read(run.start(attended=True), *run.calls(8, effect="read")), "pause_run")
@@ -150,7 +150,7 @@ def test_a_pause_is_waited_for_as_well() -> None:
     stage.answer(pause, "received", "applied")
     assert stage.tree is not None
 
-    assert not landing.is_waited_for(stage.tree)
+    assert list(landing.open_orders(stage.tree)) == []
     assert [stage.later(600) for _ in range(3)] == [[], [], []]
 
 
