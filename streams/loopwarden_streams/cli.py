@@ -26,6 +26,7 @@ COMMANDS: Final = (
     ("demo", "loopwarden_streams.demo", "service,demo", "watch a small fleet being guarded; needs nothing but Python"),
     ("runs", "loopwarden_streams.runs_command", "service", "who runs, what it costs, what was said, what binds it"),
     ("run", "loopwarden_streams.run_command", "service", "look at one run, kill it, let it wait, or release it"),
+    ("approvals", "loopwarden_streams.approvals_command", "service", "what people are asked: list, show, answer"),
     ("enforcement", "loopwarden_streams.enforcement_command", "service", "the big switch: status, on, off"),
     ("breakers", "loopwarden_streams.breakers_command", "service", "list the breakers of tools, and hold or free them"),
     ("policy", "loopwarden_streams.policy_command", "service", "policy files, and the policies that workers follow"),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import faust
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
 
 from loopwarden_streams.batch_writer import MAX_BATCH_BYTES, MAX_REQUEST_BYTES
 from loopwarden_streams.settings import Settings
@@ -103,3 +104,19 @@ async def first_offset(settings: Settings, tp: TopicPartition, offset: int) -> i
         return int(found[0].offset) if found else None
     finally:
         await reader.stop()
+
+
+async def record_at(settings: Settings, topic: str, partition: int, offset: int) -> bytes | None:
+    """Return the value of the record at an offset, `None` if it is gone or cannot be read within five seconds."""
+    reader = AIOKafkaConsumer(enable_auto_commit=False, auto_offset_reset="none", **client_arguments(settings))
+    try:
+        await reader.start()
+        tp = TopicPartition(topic, partition)
+        reader.assign([tp])
+        reader.seek(tp, offset)
+        found = (await reader.getmany(tp, timeout_ms=5_000, max_records=1)).get(tp)
+    except KafkaError:
+        return None
+    finally:
+        await reader.stop()
+    return found[0].value if found and found[0].offset == offset else None

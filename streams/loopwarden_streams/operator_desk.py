@@ -27,6 +27,7 @@ from loopwarden_models.ids import control_partition
 from loopwarden_models.operator_actions import OperatorAction
 from loopwarden_streams.kafka_client import new_producer
 from loopwarden_streams.operator_orders import Person, RunOrder, in_force, next_version
+from loopwarden_streams.question_book import QuestionBook
 from loopwarden_streams.settings import Settings, add_settings_arguments
 from loopwarden_streams.signing import control_encoder
 from loopwarden_streams.standing_orders import StandingOrders
@@ -56,6 +57,7 @@ class OperatorDesk:
 
     Attributes:
         standing: What `control.state` said when it was read.
+        questions: What people are asked, likewise.
         commands: Commands of the last hour, in the order of each partition.
     """
 
@@ -67,6 +69,7 @@ class OperatorDesk:
         self._partitions = 0
         self.person = person
         self.standing = StandingOrders()
+        self.questions = QuestionBook()
         self.commands: list[Command] = []
 
     async def look(self) -> None:
@@ -83,6 +86,7 @@ class OperatorDesk:
             for record in await reader.to_end():
                 if record.topic == state:
                     self.standing.put(record.key, record.value, record.timestamp)
+                    self.questions.put(record.key, record.value, record.timestamp)
                     continue
                 try:
                     self.commands.append(decode_message(record.value, Command))
@@ -114,6 +118,15 @@ class OperatorDesk:
         await self._write_run_record(order.record, command.tenant)
         key = f"{command.tenant}|{command.run_id}".encode()
         return await self._send(COMMANDS, key, self._encode_control(command), self._partition(command.tenant))
+
+    async def tell_model(self, words: Command) -> None:
+        """Send a person's words to a run, for its next prompt.
+
+        Raises:
+            TransportError: The broker refused it.
+        """
+        key = f"{words.tenant}|{words.run_id}".encode()
+        await self._send(COMMANDS, key, self._encode_control(words), self._partition(words.tenant))
 
     async def keep_dead(self, order: RunOrder) -> None:
         """Put a kill that was applied in force for every later incarnation.

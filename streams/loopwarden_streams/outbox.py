@@ -19,7 +19,7 @@ from aiokafka.errors import KafkaError
 
 from loopwarden_detectors.ladder import Decision, Order
 from loopwarden_models.codec import encode
-from loopwarden_models.commands import Command, EvidenceRange
+from loopwarden_models.commands import Command, EvidenceRange, Reason
 from loopwarden_models.control_state import (
     BreakerState,
     FenceRecord,

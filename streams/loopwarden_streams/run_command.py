@@ -113,7 +113,7 @@ async def _order(args: argparse.Namespace, settings: Settings, kind: OrderType) 
     person = person_of(args)
     check_names(args.tenant, who=person.who, why=person.why, run_id=args.run_id)
     root, expected = await _look_up(settings, args, kind)
-    tell = _teller(as_json=args.json)
+    tell = teller(as_json=args.json)
     # Opened before the order is given: an answer may come within milliseconds.
     async with desk(settings, person) as own, tail(settings, {settings.topic("acks"): "end"}) as reader:
         key = run_record_key(args.tenant, args.run_id)
@@ -142,7 +142,9 @@ async def _order(args: argparse.Namespace, settings: Settings, kind: OrderType) 
         if kind == "resume_run" and not expected:
             tell("outcome", {"outcome": "confirmed"}, "released: nothing hosts the run now; its next start is allowed")
             return 0
-        return await _wait(own, reader, order, Answers(kind, expected=expected or {args.run_id}), args.wait, tell)
+        return await wait_for_answers(
+            own, reader, order, Answers(kind, expected=expected or {args.run_id}), args.wait, tell
+        )
 
 
 async def _look_up(settings: Settings, args: argparse.Namespace, kind: OrderType) -> tuple[str | None, set[str]]:
@@ -161,9 +163,10 @@ async def _look_up(settings: Settings, args: argparse.Namespace, kind: OrderType
         return tree.root_run_id, expected
 
 
-async def _wait(
+async def wait_for_answers(
     own: OperatorDesk, reader: TopicTail, order: RunOrder, answers: Answers, wait_ms: int, tell: Told
 ) -> int:
+    """Tell what the runtimes say to an order, until they have done it or the time is over; return the exit status."""
     until = time.monotonic() + wait_ms / 1000
     heard_at = 0.0
     is_kept = False
@@ -234,7 +237,8 @@ def _clock(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%S UTC")
 
 
-def _teller(*, as_json: bool) -> Told:
+def teller(*, as_json: bool) -> Told:
+    """Return what prints: lines for people, or one JSON object for each."""
     console = Console(highlight=False, soft_wrap=True)
 
     def tell(event: str, fields: dict[str, Any], line: str) -> None:

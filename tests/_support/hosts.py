@@ -92,10 +92,18 @@ class Host:
         assert "error" not in answer, answer["error"]
         return answer["ok"]
 
-    def guard(self, tenant: str = TENANT, *, skew_ms: int = 0) -> Self:
-        """See to it that the tenant has a guard that has caught up; returns the host."""
+    def guard(self, tenant: str = TENANT, *, skew_ms: int = 0, asks_for_s: float | None = None) -> Self:
+        """See to it that the tenant has a guard that has caught up; returns the host.
+
+        Args:
+            tenant: Whose.
+            skew_ms: Of the host's clock.
+            asks_for_s: People are asked for every call of `pay`, for so many seconds.
+        """
         if tenant not in self._tenants:
-            assert self.ask("guard", tenant=tenant, skew_ms=skew_ms), "the control topics were not read"
+            assert self.ask("guard", tenant=tenant, skew_ms=skew_ms, asks_for_s=asks_for_s), (
+                "the control topics were not read"
+            )
             self._tenants.add(tenant)
         return self
 

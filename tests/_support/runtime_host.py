@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from loopwarden import Guard, KafkaTransport, Limits, LoopwardenStopped, Nudge, RunGuard, RunKey
+from loopwarden import Approvals, Guard, KafkaTransport, Limits, LoopwardenStopped, Nudge, RunGuard, RunKey
+from loopwarden.approvals import DEFAULTS
 from loopwarden.records import Outgoing, Outlet
 from loopwarden_models.errors import TransportError
 
@@ -66,12 +67,19 @@ class RuntimeHost:
         self._cancelled: dict[int, list[str]] = {}
         self._nudges: dict[int, list[Nudge]] = {}
 
-    def guard(self, tenant: str, *, skew_ms: int = 0, barrier_s: float = 30.0) -> bool:
+    def guard(self, tenant: str, *, skew_ms: int = 0, barrier_s: float = 30.0, asks_for_s: float | None = None) -> bool:
         """Start the guard of a tenant, if there is none yet; returns whether it has caught up."""
         known = self._guards.get(tenant)
         if known is None:
             transport = HeldTransport(*self._where)
-            guard = Guard(transport, tenant=tenant, runtime_id=self._runtime_id, clock=SkewedClock(skew_ms))
+            approvals = DEFAULTS if asks_for_s is None else Approvals(tools=["pay"], timeout_s=asks_for_s)
+            guard = Guard(
+                transport,
+                tenant=tenant,
+                runtime_id=self._runtime_id,
+                clock=SkewedClock(skew_ms),
+                approvals=approvals,
+            )
             known = self._guards[tenant] = (guard, transport)
         return known[0].start(barrier_s=barrier_s)
 
