@@ -18,16 +18,22 @@ from loopwarden_models.questions import MAX_INSTRUCTION_CHARS
 from loopwarden_streams.answering import EXIT_NOT_DONE, answer
 from loopwarden_streams.durations import parse_ms, shown
 from loopwarden_streams.kafka_client import record_at
+from loopwarden_streams.metric_catalogue import QuestionStatus
 from loopwarden_streams.operator_desk import CONNECTION, STATE, add_person_arguments, person_of
 from loopwarden_streams.operator_orders import check_names
-from loopwarden_streams.question_book import Entry, QuestionBook, Status
+from loopwarden_streams.question_book import Entry, QuestionBook
+from loopwarden_streams.question_rows import row_of
 from loopwarden_streams.settings import Settings, add_settings_arguments
 from loopwarden_streams.topic_tail import tail
 
 _EVERY_S: Final = 2.0
-_WIRE: Final = frozenset({"v", "key", "version", "sig", "kid"})
 _SHOWN_ID: Final = 10
-_COLOURS: Final[dict[Status, str]] = {"open": "yellow", "answered": "cyan", "approved": "green", "rejected": "red"}
+_COLOURS: Final[dict[QuestionStatus, str]] = {
+    "open": "yellow",
+    "answered": "cyan",
+    "approved": "green",
+    "rejected": "red",
+}
 _LISTED: Final[dict[str, frozenset[str]]] = {
     "open": frozenset({"open", "answered"}),
     "closed": frozenset({"approved", "rejected", "expired"}),
@@ -100,24 +106,6 @@ def run(args: argparse.Namespace) -> int:
             as_json=args.json,
         )
     )
-
-
-def _fields(record: msgspec.Struct) -> dict[str, Any]:
-    return {name: value for name, value in msgspec.to_builtins(record).items() if name not in _WIRE}
-
-
-def row_of(entry: Entry, now_ms: int) -> dict[str, Any]:
-    """Return a question as scripts read it."""
-    row: dict[str, Any] = {
-        "tenant": entry.tenant,
-        "question_id": entry.question_id,
-        "status": entry.status(now_ms),
-    }
-    if entry.question is not None:
-        row |= _fields(entry.question)
-    if entry.answer is not None:
-        row["answer"] = _fields(entry.answer)
-    return row
 
 
 async def _list(args: argparse.Namespace, settings: Settings) -> int:

@@ -30,6 +30,7 @@ from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
 from loopwarden_streams.persons_records import PersonsRecords, write_again
 from loopwarden_streams.policy_follower import PolicyFollower, PolicyInForce
+from loopwarden_streams.question_board import QuestionBoard
 from loopwarden_streams.recovery import Recovery
 from loopwarden_streams.recovery_watch import RecoveryWatch
 from loopwarden_streams.restarts import Restarts
@@ -41,6 +42,7 @@ from loopwarden_streams.tenants import Tenants
 from loopwarden_streams.ticks import Ticker
 from loopwarden_streams.topics import find_obstacles
 from loopwarden_streams.transport import BatchConsumer
+from loopwarden_streams.webhooks import Webhooks, load_webhooks
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ RECOVERY_EVERY_S = 1.0
 REPORT_EVERY_S = 1.0
 SWEEP_EVERY_S = 60.0
 RESTORE_EVERY_S = 1.0
+QUESTIONS_EVERY_S = 1.0
 # A quarter of a second: what a breaker that opens is late by. Traffic grows with the number of tools. judgement
 SUMS_EVERY_S = 0.25
 # Limits of tenants count minutes and days.
@@ -88,7 +91,14 @@ class Detector:
         self.outbox = Outbox(settings, self.rules, self._bulk, self._control)
         self.spent = SpentRecords(settings.run_record_ttl_ms)
         self.persons = PersonsRecords()
-        self.manual = ManualBreakers(settings, self.spent, self.persons)
+        self.webhooks = Webhooks(load_webhooks(settings.webhooks), self.metrics)
+        self.questions = QuestionBoard(
+            self.metrics,
+            partitions=settings.partitions,
+            ttl_ms=settings.run_record_ttl_ms,
+            tell=self.webhooks.tell,
+        )
+        self.manual = ManualBreakers(settings, self.spent, self.persons, self.questions)
         self.breakers = Breakers(settings, self.outbox, self.metrics, self.manual)
         self.shared_out = SharedOut(settings, self.outbox, self.partitions)
         restarts = Restarts(settings, self.outbox, self.metrics)
@@ -169,6 +179,7 @@ class Detector:
         self._every(REPORT_EVERY_S, self._report)
         self._every(min(SWEEP_EVERY_S, self.settings.run_record_ttl_ms / 1000 + 1), self._sweep_records)
         self._every(RESTORE_EVERY_S, self._restore_persons)
+        self._every(QUESTIONS_EVERY_S, self._look_at_questions)
 
     async def stop(self, *, save: bool = True) -> None:
         """Save, commit, leave the group, and close the connections.
@@ -188,6 +199,7 @@ class Detector:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if not save:
             self.partitions.clear()
+        await self.webhooks.close()
         await self.policies.stop()
         await self.app.stop()
         await self._control.stop()
@@ -222,10 +234,15 @@ class Detector:
     async def _sweep_records(self) -> None:
         # One worker of the fleet does it, whoever owns the first partition.
         partition = self.partitions.get(0)
-        keys = self.spent.due(int(time.time() * 1000)) if partition is not None else []
+        now_ms = int(time.time() * 1000)
+        keys = [*self.spent.due(now_ms), *self.questions.due(now_ms)] if partition is not None else []
         if partition is not None and keys:
             await self.outbox.delete_records(partition, keys)
-            log.info("%d records of runs that bind nothing any more are deleted", len(keys))
+            log.info("%d records of runs and questions that bind nothing any more are deleted", len(keys))
+
+    async def _look_at_questions(self) -> None:
+        if self.is_ready and self.manual.is_ready:
+            self.questions.look(self.partitions, int(time.time() * 1000))
 
     async def _restore_persons(self) -> None:
         if not self.is_ready or not self.manual.is_ready:

@@ -21,6 +21,7 @@ from loopwarden_models.commands import Command
 from loopwarden_models.control_state import BreakerState, EnforcementRecord, FenceRecord, RunRecord
 from loopwarden_models.errors import ConfigError, InvalidEvent
 from loopwarden_models.key_ring import PUBLIC_SUFFIX, ROLES, KeyRing, RingKey, SignatureRefused, role_of
+from loopwarden_models.questions import AnswerRecord, QuestionRecord
 from loopwarden_models.signing import SigningKey, parse_signed
 from loopwarden_streams.signing import KEY_SUFFIX, load_signing_key
 
@@ -31,6 +32,8 @@ _READERS: Final[dict[str, Callable[[bytes], object]]] = {
     "breaker": lambda value: decode_message(value, BreakerState),
     "fence": lambda value: decode_message(value, FenceRecord),
     "enforcement": lambda value: decode_message(value, EnforcementRecord),
+    "question": lambda value: decode_message(value, QuestionRecord),
+    "approval": lambda value: decode_message(value, AnswerRecord),
 }
 
 

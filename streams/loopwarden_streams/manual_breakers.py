@@ -17,6 +17,7 @@ from loopwarden_models.errors import InvalidEvent
 from loopwarden_models.ids import control_partition
 from loopwarden_streams.kafka_client import client_arguments
 from loopwarden_streams.persons_records import PersonsRecords
+from loopwarden_streams.question_board import QuestionBoard
 from loopwarden_streams.settings import Settings
 from loopwarden_streams.spent_records import SpentRecords
 
@@ -53,12 +54,17 @@ class ManualBreakers:
     """
 
     def __init__(
-        self, settings: Settings, spent: SpentRecords | None = None, persons: PersonsRecords | None = None
+        self,
+        settings: Settings,
+        spent: SpentRecords | None = None,
+        persons: PersonsRecords | None = None,
+        questions: QuestionBoard | None = None,
     ) -> None:
-        """Prepare; nothing connects yet. What is read goes to `spent` and `persons` as well."""
+        """Prepare; nothing connects yet. What is read goes to the others as well."""
         self._settings = settings
         self._spent = spent
         self._persons = persons
+        self._questions = questions
         self.orders: dict[ToolId, Order] = {}
         self.is_ready = False
 
@@ -92,6 +98,8 @@ class ManualBreakers:
                             self._spent.take(record.key, record.value, record.timestamp)
                         if self._persons is not None:
                             self._persons.take(record.key, record.value)
+                        if self._questions is not None:
+                            self._questions.take(record.key, record.value, record.timestamp)
         finally:
             await reader.stop()
 

@@ -32,6 +32,8 @@ SuppressionReason = Literal["shadow", "warn", "kill_budget"]
 OrderState = Literal["sent", "received", "applied", "unconfirmed", "withheld"]
 DroppedSum = Literal["duplicate", "straddling", "stale", "crowded"]
 PolicyChange = Literal["applied", "refused"]
+QuestionStatus = Literal["open", "answered", "approved", "rejected", "expired"]
+WebhookFailure = Literal["refused", "unreachable", "dropped"]
 
 # What is kept.
 CHECKPOINT = metric(
@@ -334,6 +336,46 @@ ENFORCING = metric(
     "0 or 1",
     "0 while a person has the big switch off: every command is a noop, every breaker advice.",
     "0 for long: somebody forgot it, see LoopwardenEnforcementDisabled.",
+)
+QUESTIONS_OPEN = metric(
+    Gauge,
+    "questions_open",
+    "tenant",
+    "questions",
+    "Questions that wait for a person, of the tenants that this worker tells of.",
+    "Growth: nobody answers, or a rule pauses too much; `loopwarden approvals list`.",
+)
+QUESTION_OLDEST = metric(
+    Gauge,
+    "question_oldest_seconds",
+    "",
+    "seconds",
+    "How long the oldest of them has waited; 0 without any.",
+    "Minutes: nobody looks, see LoopwardenQuestionsUnanswered.",
+)
+QUESTIONS = metric(
+    Counter,
+    "question_events_total",
+    "status",
+    "questions",
+    "Questions that were opened and answered, and how they ended.",
+    "Many expired: people are asked who are not there, or told too late.",
+)
+WEBHOOKS = metric(
+    Counter,
+    "webhooks_sent_total",
+    "",
+    "requests",
+    "Events that an address took.",
+    "Flat while questions are opened: no address is set for the tenant, or it fails.",
+)
+WEBHOOK_FAILURES = metric(
+    Counter,
+    "webhook_failures_total",
+    "reason",
+    "events",
+    "Events that were given up: refused by the address, unreachable, or dropped because too many wait.",
+    "Not 0: people are not told; the log names the tenant and the status.",
 )
 # What it costs.
 TOKENS = metric(

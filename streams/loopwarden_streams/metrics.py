@@ -284,6 +284,22 @@ class Metrics:
         """Set whether the big switch lets orders have an effect."""
         self._child(of.ENFORCING).set(is_enforcing)
 
+    def set_open_questions(self, waiting: Mapping[str, int], oldest_s: float) -> None:
+        """Set how many questions wait for each tenant, and for how long the oldest; other tenants lose theirs."""
+        names = {tenant: self._tenant(tenant, 0) for tenant in waiting}
+        self._remove(of.QUESTIONS_OPEN, lambda labels: labels[0] not in names.values())
+        for name in set(names.values()):
+            self._child(of.QUESTIONS_OPEN, name).set(sum(n for one, n in waiting.items() if names[one] == name))
+        self._child(of.QUESTION_OLDEST).set(oldest_s)
+
+    def count_question(self, status: of.QuestionStatus) -> None:
+        """Count something that happened to a question."""
+        self._child(of.QUESTIONS, status).inc()
+
+    def count_webhook(self, failure: of.WebhookFailure | None = None) -> None:
+        """Count an event that its address took, or that was given up."""
+        (self._child(of.WEBHOOK_FAILURES, failure) if failure else self._child(of.WEBHOOKS)).inc()
+
     def set_policies(self, versions: Mapping[str, str]) -> None:
         """Set which version is in force for all (`*`), and for each tenant with one of its own; others lose theirs.
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Final, get_args
 
 from msgspec import Struct
 
 from loopwarden_models.codec import decode_message
 from loopwarden_models.errors import InvalidEvent
 from loopwarden_models.questions import AnswerRecord, QuestionRecord
+from loopwarden_streams.metric_catalogue import QuestionStatus
 
-Status = Literal["open", "answered", "approved", "rejected", "expired"]
-STATUSES: Final[tuple[Status, ...]] = ("open", "answered", "approved", "rejected", "expired")
+STATUSES: Final[tuple[QuestionStatus, ...]] = get_args(QuestionStatus)
 
 _PARTS: Final = 3
 
@@ -34,7 +34,7 @@ class Entry(Struct):
     answer: AnswerRecord | None = None
     append_ms: int = 0
 
-    def status(self, now_ms: int) -> Status:
+    def status(self, now_ms: int) -> QuestionStatus:
         """Return how it stands at a time in Unix milliseconds; `answered` is what no runtime has taken up yet."""
         question, answer = self.question, self.answer
         for known in STATUSES:

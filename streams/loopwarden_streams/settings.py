@@ -68,6 +68,7 @@ class Settings:
     sasl_password: str = _setting("", "password for SASL", secret=True)
     ssl_cafile: str = _setting("", "certificate authority file for SSL")
     signing_key_file: str = _setting("", "private key (PEM) that commands and states are signed with; empty = unsigned")
+    webhooks: str = _setting("", "file (YAML) with the addresses that questions are posted to, by tenant; empty = none")
     signing_kid: str = _setting("", "name of that key in the key rings of runtimes; empty = that of the file")
 
     def __post_init__(self) -> None:

@@ -15,7 +15,13 @@ from loopwarden_streams.cli import COMMANDS
 from loopwarden_streams.settings import Settings
 
 PAGES = sorted(RUNBOOKS.glob("*.md"))
-TEXTS = [*PAGES, DEPLOY / "README.md", ROOT / "docs" / "operating.md", ROOT / "docs" / "policy.md"]
+TEXTS = [
+    *PAGES,
+    DEPLOY / "README.md",
+    ROOT / "docs" / "operating.md",
+    ROOT / "docs" / "approvals.md",
+    ROOT / "docs" / "policy.md",
+]
 SERVICES = set(load_yaml(ROOT / "docker-compose.yml")["services"])
 MODULES = {name: module for name, module, _, _ in COMMANDS}
 # `loopwarden <command> ...`, also inside a container of the worker's image.

@@ -18,8 +18,10 @@ from loopwarden_streams.metric_catalogue import (
     IgnoredReason,
     OrderState,
     PolicyChange,
+    QuestionStatus,
     RecoveryFault,
     ReplayKind,
+    WebhookFailure,
 )
 from loopwarden_streams.metrics import Metrics
 
@@ -94,6 +96,12 @@ def fill(metrics: Metrics) -> None:
     metrics.set_policies({"*": "prod-7@0011223344556677", "acme": "acme-2@8899aabbccddeeff"})
     metrics.set_policies_refused(1)
     metrics.set_enforcing(True)
+    metrics.set_open_questions({"acme": 2}, 90.0)
+    for question in get_args(QuestionStatus):
+        metrics.count_question(question)
+    metrics.count_webhook()
+    for failure in get_args(WebhookFailure):
+        metrics.count_webhook(failure)
     for change in get_args(PolicyChange):
         metrics.count_policy_change(change)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +29,54 @@ tenants:
 _numbers = itertools.count(1)
 
 
+class Pager:
+    """An address that events are posted to. `heard` has what came, in order."""
+
+    def __init__(self) -> None:
+        self.heard: list[dict[str, Any]] = []
+        heard = self.heard
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/questions"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def of_run(self, run_id: str) -> list[str]:
+        """Return what happened to the questions of a run, each event once."""
+        events = {one["event_id"]: one["event"] for one in self.heard if one["question"]["run_id"] == run_id}
+        return list(events.values())
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
 @pytest.fixture(scope="module")
-def deployment(apache_kafka: ApacheKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def pager() -> Iterator[Pager]:
+    """Return the address that the worker tells of questions."""
+    made = Pager()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def deployment(
+    apache_kafka: ApacheKafka, tmp_path_factory: pytest.TempPathFactory, pager: Pager
+) -> Iterator[Deployment]:
     """One worker for all tests of the module; each has runs of its own."""
-    with Deployment(apache_kafka.bootstrap, tmp_path_factory.mktemp("approvals"), policy=POLICY) as made:
+    directory = tmp_path_factory.mktemp("approvals")
+    hooks = directory / "webhooks.yaml"
+    hooks.write_text(f"acme: {{url: '{pager.url}', backoff_s: 0.1}}\n")
+    with Deployment(apache_kafka.bootstrap, directory, policy=POLICY, webhooks=str(hooks)) as made:
         made.start().ready()
         yield made
 
@@ -146,6 +193,21 @@ def test_the_answer_is_confirmed_when_the_run_has_taken_it_up(deployment: Deploy
     assert question(deployment, run_id, "answered")["answer"]["decision"] == "approved"
     taken_up(run, "allow")
     assert question(deployment, run_id, "approved")
+
+
+def test_people_elsewhere_are_told(deployment: Deployment, host: Host, run_id: str, pager: Pager) -> None:
+    """Asked, answered, taken up: each is posted by the worker, with the run and the tool and no argument."""
+    run = host.run(run_id)
+    assert pay(run) == "pause"
+    wait_until(lambda: pager.of_run(run_id) == ["open"], "the question to be told of", context=deployment.logs)
+    assert deployment.workers[-1].metric("loopwarden_questions_open", tenant=TENANT) >= 1
+    answered(deployment, "approve", question(deployment, run_id), "--wait", "0")
+    wait_until(lambda: pager.of_run(run_id) == ["open", "answered"], "the answer to be told of")
+    taken_up(run, "allow")
+    wait_until(lambda: pager.of_run(run_id) == ["open", "answered", "approved"], "the end to be told of")
+
+    assert "lee" not in json.dumps(pager.heard)
+    assert deployment.workers[-1].metric("loopwarden_webhooks_sent_total") >= 3
 
 
 def test_changed_arguments_are_another_question(deployment: Deployment, host: Host, run_id: str) -> None:

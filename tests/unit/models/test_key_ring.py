@@ -11,13 +11,24 @@ import msgspec
 import pytest
 from tests._support.keys import DETECTOR, NEXT_DETECTOR, OPERATOR, STRANGER, public, ring, write_ring
 
-from loopwarden.testing import enforcement, fence, kill, run_record
+from loopwarden.testing import answer, enforcement, fence, kill, run_record
 from loopwarden_models.control_state import BreakerState
 from loopwarden_models.errors import ConfigError
 from loopwarden_models.key_ring import REFUSALS, KeyRing, RingKey, SignatureRefused
+from loopwarden_models.questions import QuestionRecord, question_key
 from loopwarden_models.signing import SigningKey, parse_signed
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
+QUESTION = QuestionRecord(
+    v=1,
+    key=question_key("acme", "q1"),
+    version=[42, 1],
+    kind="action",
+    state="open",
+    run_id="r",
+    root_run_id="r",
+    incarnation="a",
+)
 NOON_MS = int(NOON.timestamp() * 1_000)
 
 
@@ -91,6 +102,8 @@ def test_a_record_without_a_time_is_in_no_time(at_ms: int) -> None:
         (run_record("r-42", "released", writer="operator"), "operator"),
         (fence(3, 42), "detector"),
         (enforcement("observe_only"), "operator"),
+        (answer("q1", "approved", action_hash="ab"), "operator"),
+        (QUESTION, "detector"),
         (breaker("open"), "detector"),
         (breaker("closed"), "detector"),
         (breaker("forced_open"), "operator"),

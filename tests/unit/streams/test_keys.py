@@ -135,7 +135,10 @@ def test_an_operator_signs_what_comes_through_a_pipe(
         (b'{"v": 1, "v": 1}', "order.json:1: a name comes twice"),
         (b'{"v": 1, "type": "kill_run"}', "order.json:1: command_id: required, and not there"),
         (b'{"v": 1, "key": "acme|run|r-1"}', "order.json:1: version: required"),
-        (b'{"v": 1, "key": "acme|runs|r-1"}', "is of no kind of state: run, breaker, fence, enforcement"),
+        (
+            b'{"v": 1, "key": "acme|runs|r-1"}',
+            "is of no kind of state: run, breaker, fence, enforcement, question, approval",
+        ),
     ],
 )
 def test_what_no_runtime_could_read_is_not_signed(
