@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from loopwarden_detectors.base import KILL
 from loopwarden_detectors.ladder import Alarm, Decision, Order
-from loopwarden_detectors.questions import end_of_pause
+from loopwarden_detectors.pauses import end_of_wait, is_held
 from loopwarden_detectors.stops import StopState, bind, command_key, family_of
 from loopwarden_models.commands import ANY_INCARNATION, CommandType, Reason
 from loopwarden_models.hashes import derived_id
@@ -72,7 +70,7 @@ def is_waited_for(tree: TreeState) -> bool:
 
     Cost: 0.1 µs a run.
     """
-    return any(run.stop is not None and _is_held(run, run.stop) for run in tree.runs.values()) or any(
+    return any(run.stop is not None and is_held(run, run.stop) for run in tree.runs.values()) or any(
         True for _ in open_orders(tree)
     )
 
@@ -116,12 +114,12 @@ def look(tree: TreeState, now_ms: int, policy: Policy, *, act: bool = True) -> l
     silent: dict[str, list[tuple[str, RunState, StopState]]] = {}
     for run_id, run in list(tree.runs.items()):
         stop = run.stop
-        if stop is None or not (_is_out(run, stop) or _is_held(run, stop)):
+        if stop is None or not (_is_out(run, stop) or is_held(run, stop)):
             continue
         rules = policy.of(tree.tenant, run.agent, tree.root_run_id) if policy.is_layered else policy
-        if _is_held(run, stop):
-            if act:
-                decisions += _look_at_pause(tree, run_id, run, stop, rules, now_ms)
+        if is_held(run, stop):
+            if act and _may_kill(stop, rules, now_ms):
+                decisions += end_of_wait(tree, run_id, run, stop, rules, now_ms)
             continue
         has_refused = stop.has_failed or (stop.is_unsupported and stop.level >= KILL)
         if has_refused and stop.applied_ms < 0:
@@ -157,80 +155,6 @@ def _is_out(run: RunState, stop: StopState) -> bool:
             return False  # it ended by itself, or what was taken up gets an order of its own
         return not stop.is_undelivered or stop.has_failed or stop.is_unsupported
     return stop.level >= KILL and not stop.is_dead
-
-
-def _is_held(run: RunState, stop: StopState) -> bool:
-    return stop.level < KILL and stop.applied_ms >= 0 and stop.incarnation == run.incarnations and not run.is_over
-
-
-def _look_at_pause(
-    tree: TreeState, run_id: str, run: RunState, stop: StopState, policy: Policy, now_ms: int
-) -> list[Decision]:
-    timeout_ms = policy.ladder.pause_timeout_ms
-    waited_ms = now_ms - stop.heard_ms
-    if timeout_ms is None or waited_ms < timeout_ms or not stop.is_named or not _may_kill(stop, policy, now_ms):
-        return []
-    own_id = command_id(
-        tree.tenant, run_id, run.incarnation, stop.detector, stop.command_id[:16], f"after_pause:{stop.command_id}"
-    )
-    kill = StopState(
-        command_id=own_id,
-        incarnation=0,
-        level=int(KILL),
-        ordered_ms=now_ms,
-        is_of_tree=stop.is_of_tree,
-        pattern=stop.pattern,
-        detector=stop.detector,
-        count=stop.count,
-        is_any=stop.is_any,
-        ttl_ms=policy.ladder.command_ttl_ms,
-    )
-    family = tree.runs if stop.is_of_tree else {run_id: run}
-    bind(family.values(), kill, run)
-    assert run.stop is not None  # noqa: S101 - just bound
-    note = f"nobody said for {waited_ms // 1_000} s what is to become of the paused run: it ends, and can be resumed"
-    order = msgspec.structs.replace(_order(tree, run_id, run, run.stop, policy, note), is_after_pause=True)
-    said = _verdict(tree, run_id, run, stop, derived_id("ordered", own_id), note, now_ms, order=order)
-    # The clock is the partition's: the newest event of a run that waits is long past.
-    ended = msgspec.structs.replace(end_of_pause(tree, run, run_id, stop, "expired"), at_ms=now_ms)
-    return [Decision(verdict=said, order=order, question=ended)]
-
-
-def _verdict(
-    tree: TreeState,
-    run_id: str,
-    run: RunState,
-    stop: StopState,
-    own_id: str,
-    note: str,
-    now_ms: int,
-    *,
-    order: Order,
-) -> Verdict:
-    """Return the verdict of a kill that no new finding led to: it goes by what the pause was for."""
-    return Verdict(
-        v=1,
-        verdict_id=own_id,
-        tenant=tree.tenant,
-        run_id=run_id,
-        root_run_id=tree.root_run_id,
-        incarnation=run.incarnation,
-        at_ms=now_ms,
-        detector=stop.detector,
-        pattern=stop.pattern,
-        level="kill",
-        mode="enforce",
-        loop_id=stop.command_id[:16],
-        episode=0,
-        evidence=Evidence(
-            count=stop.count,
-            first_seq=max(run.seq, 0),
-            last_seq=max(run.seq, 0),
-            window_ms=max(0, now_ms - stop.ordered_ms),
-            note=note[:512],
-        ),
-        command_id=order.command_id,
-    )
 
 
 def _look_at_silence(

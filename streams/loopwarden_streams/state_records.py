@@ -10,6 +10,7 @@ from loopwarden_detectors.ladder import Decision
 from loopwarden_detectors.questions import Question
 from loopwarden_models.commands import Command, EvidenceRange, Reason
 from loopwarden_models.control_state import BlockedTool, RunRecord, run_record_key
+from loopwarden_models.events import MAX_INT
 from loopwarden_models.questions import QuestionRecord, question_key
 from loopwarden_streams.partition import ACKS, STEPS, Partition
 
@@ -59,6 +60,8 @@ def version_of(partition: Partition) -> list[int]:
 def question_record(partition: Partition, asked: Question, source: EvidenceRange) -> QuestionRecord:
     """Return what `control.state` says of a question."""
     is_open = asked.state == "open"
+    # Whatever a runtime says, the record must be one that its readers take.
+    expires_ms = None if asked.timeout_ms is None else min(asked.at_ms + asked.timeout_ms, MAX_INT)
     return QuestionRecord(
         v=1,
         key=question_key(asked.tenant, asked.question_id),
@@ -70,7 +73,7 @@ def question_record(partition: Partition, asked: Question, source: EvidenceRange
         incarnation=asked.incarnation,
         agent=asked.agent or None,
         opened_at_ms=asked.at_ms if is_open else None,
-        expires_at_ms=asked.at_ms + asked.timeout_ms if is_open and asked.timeout_ms is not None else None,
+        expires_at_ms=expires_ms if is_open else None,
         closed_at_ms=None if is_open else asked.at_ms,
         tool=asked.tool,
         action_hash=asked.action_hash,

@@ -137,7 +137,7 @@ def test_an_operator_signs_what_comes_through_a_pipe(
         (b'{"v": 1, "key": "acme|run|r-1"}', "order.json:1: version: required"),
         (
             b'{"v": 1, "key": "acme|runs|r-1"}',
-            "is of no kind of state: run, breaker, fence, enforcement, question, approval",
+            "is of no kind of state: run, breaker, fence, enforcement, question",
         ),
     ],
 )
