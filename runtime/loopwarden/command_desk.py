@@ -197,7 +197,7 @@ class CommandDesk:
 
     def _kill(self, command: Command, gate: Gate, append_ms: int) -> list[Later]:
         reason = describe(command)
-        cause = StopCause("killed", reason, command.command_id, append_ms, confirm=True)
+        cause = StopCause("killed", reason, command.command_id, append_ms, confirm=True, grace_ms=command.grace_ms)
         if not gate.shut(cause):
             return self._answer(gate.key, command, "noop", "the run is stopped already")
         self._accept(gate, command, append_ms)

@@ -7,6 +7,7 @@ import time
 
 from loopwarden.control import ControlPlane
 from loopwarden.faults import Counters
+from loopwarden.stopped_runs import StoppedRuns
 from loopwarden.transport import ControlFeed, Transport
 
 FIRST_BACKOFF_S = 0.1
@@ -19,9 +20,12 @@ POLL_S = 0.2
 class ControlReader:
     """Feeds the control plane. `step` belongs to one thread; everything else is safe."""
 
-    def __init__(self, transport: Transport, plane: ControlPlane, *, tenant: str, counters: Counters) -> None:
+    def __init__(
+        self, transport: Transport, plane: ControlPlane, stopped: StoppedRuns, *, tenant: str, counters: Counters
+    ) -> None:
         self._transport = transport
         self._plane = plane
+        self._stopped = stopped
         self._tenant = tenant
         self._counters = counters
         self._feed: ControlFeed | None = None
@@ -82,4 +86,5 @@ class ControlReader:
                 self._closing.wait(backoff_s)
                 backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
             self._plane.tick()
+            self._stopped.tick()
         self.disconnect()

@@ -82,6 +82,7 @@ class StopCause(Struct, frozen=True, gc=False):
         command_id: The command that ended the run, if one did.
         append_ms: When the broker appended that command; for latencies.
         confirm: Whether the end of the run is acknowledged with `confirmed_dead`.
+        grace_ms: How long its processes may go on; `None` where the order does not say.
     """
 
     status: str
@@ -89,6 +90,7 @@ class StopCause(Struct, frozen=True, gc=False):
     command_id: str | None = None
     append_ms: int | None = None
     confirm: bool = False
+    grace_ms: int | None = None
 
 
 class LoopwardenStopped(BaseException):

@@ -31,6 +31,7 @@ from loopwarden.run_guard import RunContext, RunGuard
 from loopwarden.safety_net import ProcessNet, SafetyNet
 from loopwarden.signatures import configured
 from loopwarden.step_encoder import PendingStep, StepEncoder
+from loopwarden.stopped_runs import StoppedRuns
 from loopwarden.transport import Transport
 from loopwarden_models.acks import Ack
 from loopwarden_models.codec import TENANT_PATTERN
@@ -139,7 +140,8 @@ class Guard:
             signatures=configured(key_ring, require_signature, clock=clock, counters=self._counters),
             allow_free_text=allow_free_text,
         )
-        self._reader = ControlReader(transport, self._plane, tenant=tenant, counters=self._counters)
+        self._stopped = StoppedRuns(acks=acknowledger, clock=clock, counters=self._counters)
+        self._reader = ControlReader(transport, self._plane, self._stopped, tenant=tenant, counters=self._counters)
         self._step_lane: Lane[PendingStep] = Lane(
             "steps",
             self._steps,
@@ -162,6 +164,7 @@ class Guard:
         self._context = RunContext(
             plane=self._plane,
             acks=acknowledger,
+            stopped=self._stopped,
             broker=self._broker,
             breakers=breakers,
             clock=clock,
@@ -258,7 +261,8 @@ class Guard:
     def close(self, *, flush_s: float = 2.0) -> None:
         """Send what is queued, for at most `flush_s` seconds, and end all threads. Never raises; may be called twice.
 
-        Runs that are still open keep their gates as they are and report into the void. Called at exit by itself.
+        Runs that are still open keep their gates as they are and report into the void. Processes that stopped runs have
+        adopted are ended now, as far as they may be. Called at exit by itself.
         """
         if self._is_closed:
             return
@@ -266,6 +270,8 @@ class Guard:
         atexit.unregister(self._close)
         deadline_s = time.monotonic() + max(0.0, flush_s)
         try:
+            # Before the lanes: what is confirmed by it is still sent.
+            self._stopped.close(time.monotonic() + max(0.0, flush_s) / 2)
             if self._is_started:
                 for lane in (self._step_lane, self._ack_lane):
                     lane.close(deadline_s)
@@ -289,6 +295,7 @@ class Guard:
         with contextlib.suppress(Exception):
             self._reader.step(0.0)
         self._plane.tick()
+        self._stopped.tick()
         for lane in (self._step_lane, self._ack_lane):
             with contextlib.suppress(Exception):
                 while not lane.is_idle and lane.step():
@@ -298,12 +305,13 @@ class Guard:
         """Return plain numbers for metrics and health checks: counts since the start, and gauges of now.
 
         `events_accepted`, `events_sent`, `events_dropped` (queue full), `events_queued`, `queue_bytes`, `acks_sent`,
-        `acks_queued`, `publisher_connected`, `control_connected`, `control_ready` (0 or 1), `runs_live`,
-        `run_records`, `breakers_open` (tools), `enforcing`, `clock_skew_ms` (host minus broker, once known), and every
-        count that is not zero: `faults`, `started_open`, `starts_refused`, `events_cut`, `events_invalid`,
-        `commands_read`, `acks_<status>`, `breaker_refusals`, `breaker_probes`, `breaker_advice` (would have been
-        refused), `breaker_leases_expired`, `breaker_unknown_states`, `local_openings`, `local_refusals` (the safety
-        net), `publish_errors`, `control_errors`, `control_invalid`, `questions_asked`, `questions_approved`,
+        `acks_queued`, `publisher_connected`, `control_connected`, `control_ready` (0 or 1), `runs_live`, `run_records`,
+        `breakers_open` (tools), `enforcing`, `processes_watched` (adopted), `clock_skew_ms` (host minus broker, once
+        known), and every count that is not zero: `faults`, `started_open`, `starts_refused`, `events_cut`,
+        `events_invalid`, `commands_read`, `acks_<status>`, `breaker_refusals`, `breaker_probes`, `breaker_advice`
+        (would have been refused), `breaker_leases_expired`, `breaker_unknown_states`, `local_openings`,
+        `local_refusals` (the safety net), `processes_ended` (SIGTERM after a stop), `processes_unseen`,
+        `publish_errors`, `control_errors`, `control_invalid`, `questions_asked`, `questions_approved`,
         `questions_rejected`, `questions_expired`, `answers_unknown` (of a later version), …
 
         Where there is a key ring: `signatures_refused`, by reason as `signature_<reason>` (`missing`, `unknown_key`,
@@ -321,6 +329,7 @@ class Guard:
             "publisher_connected": int(self._step_lane.is_connected or self._ack_lane.is_connected),
             "control_connected": int(self._reader.is_connected),
             "control_ready": int(self._reader.ready.is_set()),
+            "processes_watched": len(self._stopped),
             **self._plane.numbers(),
             **self._counters.snapshot(),
         }

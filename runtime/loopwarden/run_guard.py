@@ -23,6 +23,7 @@ from loopwarden.refusals import Refusal
 from loopwarden.reporter import Reporter
 from loopwarden.run_questions import RunQuestions
 from loopwarden.safety_net import ProcessNet, RunNet
+from loopwarden.stopped_runs import StoppedRuns
 from loopwarden.tool_calls import Call, ToolCalls, tool_error
 from loopwarden_models.events import Limits, ModelEnd, RunEnd, RunStart, ToolError, Usage
 
@@ -34,6 +35,7 @@ class RunContext(Struct):
 
     plane: ControlPlane
     acks: Acknowledger
+    stopped: StoppedRuns
     broker: BrokerClock
     breakers: Breakers
     clock: Clock
@@ -80,6 +82,7 @@ class RunGuard(RunQuestions):
             counters=context.counters,
             broker=context.broker,
             breakers=context.breakers,
+            stopped_runs=context.stopped,
             max_pause_s=context.max_pause_s,
             approvals=RunApprovals(
                 key, context.plane.answers, context.approvals, clock=context.clock, broker=context.broker
@@ -377,6 +380,8 @@ class RunGuard(RunQuestions):
             self._reporter.emit(RunEnd, {"status": status, "command_id": command_id}, is_last=True)
             self._context.plane.retire(self._gate, status)
             self._context.on_exit(self)
+            if self._context.stopped.leave(self._gate):
+                return
             if cause is not None and cause.confirm and command_id is not None:
                 self._context.acks.send(self.key, command_id, "confirmed_dead", append_ms=cause.append_ms)
         except Exception as error:  # noqa: BLE001

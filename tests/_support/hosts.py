@@ -176,6 +176,15 @@ class RemoteRun:
         """What the agent's own `cancel` was called with."""
         return list(self.host.ask("cancelled", number=self.number))
 
+    def start_caller(self) -> int:
+        """Start a process of the run's that asks for tool calls for ever; returns its id."""
+        return int(self.host.ask("start_caller", number=self.number))
+
+    @property
+    def calls(self) -> list[str]:
+        """What that process was answered so far."""
+        return list(self.host.ask("calls", number=self.number))
+
     def tell(self, what: str, *words: Any, **fields: Any) -> Any:
         """Call a method of its `RunGuard`."""
         return self.host.ask("tell", number=self.number, what=what, words=words, **fields)

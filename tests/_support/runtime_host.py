@@ -8,7 +8,9 @@ a traceback. The process ends with its input. `hosts.Host` is the other end.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Collection, Sequence
@@ -22,6 +24,9 @@ from loopwarden.records import Outgoing, Outlet
 from loopwarden_models.errors import TransportError
 
 ALL = "all"
+
+# A shell starts something that calls tools all the time, tells its process id, and ends.
+CALLER = "while :; do echo call; sleep 0.05; done & echo $!"
 
 
 class HeldTransport(KafkaTransport):
@@ -66,6 +71,7 @@ class RuntimeHost:
         self._runs: list[RunGuard] = []
         self._cancelled: dict[int, list[str]] = {}
         self._nudges: dict[int, list[Nudge]] = {}
+        self._calls: dict[int, list[str]] = {}
 
     def guard(self, tenant: str, *, skew_ms: int = 0, barrier_s: float = 30.0, asks_for_s: float | None = None) -> bool:
         """Start the guard of a tenant, if there is none yet; returns whether it has caught up."""
@@ -117,6 +123,30 @@ class RuntimeHost:
     def tell(self, number: int, what: str, words: Sequence[Any], **fields: Any) -> Any:
         """Call a method of the run's guard, and return what it gave."""
         return msgspec.to_builtins(getattr(self._runs[number], what)(*words, **fields))
+
+    def start_caller(self, number: int) -> int:
+        """Start a process of the run's, which goes on for ever to ask for tool calls; returns its id."""
+        run, answers = self._runs[number], self._calls.setdefault(number, [])
+        shell = subprocess.Popen(["sh", "-c", CALLER], stdout=subprocess.PIPE, text=True, start_new_session=True)
+        run.adopt(shell)
+        assert shell.stdout is not None
+        pid = int(next(line for line in shell.stdout if line != "call\n"))
+        requests = shell.stdout
+
+        def serve() -> None:
+            for count, _ in enumerate(requests):
+                decision = run.before_tool("search", f"q{count}", f"process-{count}", effect="read")
+                if decision.allowed:
+                    run.after_tool(f"process-{count}", result=count)
+                answers.append(decision.action)
+            shell.wait()
+
+        threading.Thread(target=serve, daemon=True).start()
+        return pid
+
+    def calls(self, number: int) -> list[str]:
+        """Return what was answered to the process of a run."""
+        return list(self._calls[number])
 
     def stopped(self, number: int) -> bool:
         """Return whether the run was stopped."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +12,7 @@ from tests._support.fleet import looping
 from tests._support.hosts import Host, RemoteRun
 from tests._support.stage import Message, Stage, now_ms
 
+from loopwarden.processes import look_up
 from loopwarden.testing import kill
 
 CYCLE = ("a.py", "b.py", "c.py")
@@ -23,6 +26,12 @@ def stop(stage: Stage, run: RemoteRun, **fields: Any) -> str:
     return ordered
 
 
+def is_alive(pid: int) -> bool:
+    """Return whether a process works."""
+    process = look_up(pid)
+    return process is not None and not process.is_over
+
+
 def ends(stage: Stage, run_id: str) -> dict[str, list[Message]]:
     """Return the ends of a run's calls, by call id."""
     found: dict[str, list[Message]] = {}
@@ -30,6 +39,32 @@ def ends(stage: Stage, run_id: str) -> dict[str, list[Message]]:
         if step["type"] == "tool_end":
             found.setdefault(step["call_id"], []).append(step)
     return found
+
+
+@pytest.mark.parametrize("grace_ms", [60_000, 500])
+def test_27_stopped_and_the_process_lives_on(stage: Stage, host: Host, run_id: str, grace_ms: int) -> None:
+    """A process that the run started keeps calling tools: it is refused, and while it lives nothing is dead."""
+    run = host.run(run_id)
+    pid = run.start_caller()
+    stage.until(lambda: "allow" in run.calls, "the process to call tools")
+    ordered = stop(stage, run, grace_ms=grace_ms)
+    run.leave()
+    stage.until(lambda: run.calls[-3:] == ["stop"] * 3 or not is_alive(pid), "its calls to be refused")
+
+    if grace_ms > 500:
+        calls = len(run.calls)
+        stage.until(lambda: len(run.calls) > calls + 10, "it to go on for a while")
+        stage.settle()
+        assert stage.statuses(ordered) == ["received", "applied"]
+        assert is_alive(pid)
+        os.kill(pid, signal.SIGKILL)
+    (*_, dead) = stage.answered(ordered, "received", "applied", "confirmed_dead")
+    assert not is_alive(pid)
+    assert ("had to be ended" in dead.get("detail", "")) == (grace_ms == 500)
+    answers = run.calls
+    assert set(answers[answers.index("stop") :]) == {"stop"}
+    stage.settle()
+    assert stage.steps(run_id)[-1]["status"] == "killed"
 
 
 def test_28_a_call_that_cannot_be_interrupted(stage: Stage, host: Host, run_id: str) -> None:
