@@ -18,7 +18,7 @@ from loopwarden_models.questions import MAX_INSTRUCTION_CHARS
 from loopwarden_streams.answering import EXIT_NOT_DONE, answer
 from loopwarden_streams.durations import parse_ms, shown
 from loopwarden_streams.kafka_client import record_at
-from loopwarden_streams.metric_catalogue import QuestionStatus
+from loopwarden_streams.metric_questions import QuestionStatus
 from loopwarden_streams.operator_desk import CONNECTION, STATE, add_person_arguments, person_of
 from loopwarden_streams.operator_orders import check_names
 from loopwarden_streams.question_book import Entry, QuestionBook

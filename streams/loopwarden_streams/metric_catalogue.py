@@ -15,12 +15,12 @@ from loopwarden_models.acks import ACK_STATUSES
 from loopwarden_models.errors import REASONS
 from loopwarden_streams.metric_intake import DEAD_LETTERS, EVENTS_REPLAYED, LATENCY, SOURCE_HOLES, STEPS_IGNORED
 from loopwarden_streams.metric_labels import OTHER
+from loopwarden_streams.metric_questions import QUESTIONS, WEBHOOK_FAILURES, QuestionStatus, WebhookFailure
 from loopwarden_streams.metric_spec import DECLARED, MetricSpec, metric
 
 # An objective says 30 s; recovery of a large table may take minutes.
 _RECOVERY: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
-# A snapshot has at most 4 KiB, 8 KiB with texts.
-_SNAPSHOT: Final = (256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 65536.0)
+_SNAPSHOT: Final = (256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 65536.0)  # 4 KiB, 8 with texts
 
 StepSource = Literal["runtime"]
 IgnoredReason = Literal["unknown_type", "duplicate"]
@@ -32,8 +32,6 @@ SuppressionReason = Literal["shadow", "warn", "kill_budget"]
 OrderState = Literal["sent", "received", "applied", "unconfirmed", "withheld"]
 DroppedSum = Literal["duplicate", "straddling", "stale", "crowded"]
 PolicyChange = Literal["applied", "refused"]
-QuestionStatus = Literal["open", "answered", "approved", "rejected", "expired"]
-WebhookFailure = Literal["refused", "unreachable", "dropped"]
 
 # What is kept.
 CHECKPOINT = metric(
@@ -337,46 +335,6 @@ ENFORCING = metric(
     "0 while a person has the big switch off: every command is a noop, every breaker advice.",
     "0 for long: somebody forgot it, see LoopwardenEnforcementDisabled.",
 )
-QUESTIONS_OPEN = metric(
-    Gauge,
-    "questions_open",
-    "tenant",
-    "questions",
-    "Questions that wait for a person, of the tenants that this worker tells of.",
-    "Growth: nobody answers, or a rule pauses too much; `loopwarden approvals list`.",
-)
-QUESTION_OLDEST = metric(
-    Gauge,
-    "question_oldest_seconds",
-    "",
-    "seconds",
-    "How long the oldest of them has waited; 0 without any.",
-    "Minutes: nobody looks, see LoopwardenQuestionsUnanswered.",
-)
-QUESTIONS = metric(
-    Counter,
-    "question_events_total",
-    "status",
-    "questions",
-    "Questions that were opened and answered, and how they ended.",
-    "Many expired: people are asked who are not there, or told too late.",
-)
-WEBHOOKS = metric(
-    Counter,
-    "webhooks_sent_total",
-    "",
-    "requests",
-    "Events that an address took.",
-    "Flat while questions are opened: no address is set for the tenant, or it fails.",
-)
-WEBHOOK_FAILURES = metric(
-    Counter,
-    "webhook_failures_total",
-    "reason",
-    "events",
-    "Events that were given up: refused by the address, unreachable, or dropped because too many wait.",
-    "Not 0: people are not told; the log names the tenant and the status.",
-)
 # What it costs.
 TOKENS = metric(
     Counter,
@@ -426,6 +384,8 @@ CATALOGUE: Final[tuple[MetricSpec[Any], ...]] = tuple(DECLARED)
 # Values of closed labels. Their series exist from the start, at 0: an increase from nothing to 1 is invisible.
 CLOSED: Final[tuple[tuple[MetricSpec[Counter], tuple[str, ...]], ...]] = (
     (STEPS_IGNORED, get_args(IgnoredReason)),
+    (QUESTIONS, get_args(QuestionStatus)),
+    (WEBHOOK_FAILURES, get_args(WebhookFailure)),
     (DEAD_LETTERS, (*REASONS, OTHER)),
     (SOURCE_HOLES, get_args(HoleKind)),
     (EVENTS_REPLAYED, get_args(ReplayKind)),

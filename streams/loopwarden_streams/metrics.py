@@ -26,6 +26,7 @@ from loopwarden_models.patterns import LEVEL_NAMES, Level
 from loopwarden_models.verdicts import Verdict
 from loopwarden_streams import metric_catalogue as of
 from loopwarden_streams import metric_intake as intake
+from loopwarden_streams import metric_questions as asking
 from loopwarden_streams.metric_labels import OTHER, LabelFold
 from loopwarden_streams.metric_spec import MetricSpec, Registry
 
@@ -278,27 +279,24 @@ class Metrics:
         """Count partial sums that were not counted; `reason` is one of `DroppedSum`."""
         self._child(of.TOOL_SUMS_DROPPED, reason).inc(n)
 
-    # What it is judged by.
-
     def set_enforcing(self, is_enforcing: bool) -> None:
         """Set whether the big switch lets orders have an effect."""
         self._child(of.ENFORCING).set(is_enforcing)
 
     def set_open_questions(self, waiting: Mapping[str, int], oldest_s: float) -> None:
         """Set how many questions wait for each tenant, and for how long the oldest; other tenants lose theirs."""
-        names = {tenant: self._tenant(tenant, 0) for tenant in waiting}
-        self._remove(of.QUESTIONS_OPEN, lambda labels: labels[0] not in names.values())
-        for name in set(names.values()):
-            self._child(of.QUESTIONS_OPEN, name).set(sum(n for one, n in waiting.items() if names[one] == name))
-        self._child(of.QUESTION_OLDEST).set(oldest_s)
+        self._remove(asking.QUESTIONS_OPEN, lambda _: True)
+        for tenant, n in waiting.items():
+            self._child(asking.QUESTIONS_OPEN, self._tenant(tenant, 0)).inc(n)
+        self._child(asking.QUESTION_OLDEST).set(oldest_s)
 
-    def count_question(self, status: of.QuestionStatus) -> None:
+    def count_question(self, status: asking.QuestionStatus) -> None:
         """Count something that happened to a question."""
-        self._child(of.QUESTIONS, status).inc()
+        self._child(asking.QUESTIONS, status).inc()
 
-    def count_webhook(self, failure: of.WebhookFailure | None = None) -> None:
+    def count_webhook(self, failure: asking.WebhookFailure | None = None) -> None:
         """Count an event that its address took, or that was given up."""
-        (self._child(of.WEBHOOK_FAILURES, failure) if failure else self._child(of.WEBHOOKS)).inc()
+        (self._child(asking.WEBHOOK_FAILURES, failure) if failure else self._child(asking.WEBHOOKS)).inc()
 
     def set_policies(self, versions: Mapping[str, str]) -> None:
         """Set which version is in force for all (`*`), and for each tenant with one of its own; others lose theirs.

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from loopwarden_models.hashes import derived_id
 from loopwarden_models.ids import control_partition
 from loopwarden_models.questions import answer_key, question_key
-from loopwarden_streams.metric_catalogue import QuestionStatus
+from loopwarden_streams.metric_questions import QuestionStatus
 from loopwarden_streams.metrics import Metrics
 from loopwarden_streams.question_book import Entry, QuestionBook
 

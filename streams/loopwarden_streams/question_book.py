@@ -10,7 +10,7 @@ from msgspec import Struct
 from loopwarden_models.codec import decode_message
 from loopwarden_models.errors import InvalidEvent
 from loopwarden_models.questions import AnswerRecord, QuestionRecord
-from loopwarden_streams.metric_catalogue import QuestionStatus
+from loopwarden_streams.metric_questions import QuestionStatus
 
 STATUSES: Final[tuple[QuestionStatus, ...]] = get_args(QuestionStatus)
 

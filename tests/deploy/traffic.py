@@ -18,11 +18,10 @@ from loopwarden_streams.metric_catalogue import (
     IgnoredReason,
     OrderState,
     PolicyChange,
-    QuestionStatus,
     RecoveryFault,
     ReplayKind,
-    WebhookFailure,
 )
+from loopwarden_streams.metric_questions import QuestionStatus, WebhookFailure
 from loopwarden_streams.metrics import Metrics
 
 
