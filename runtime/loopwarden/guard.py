@@ -27,7 +27,8 @@ from loopwarden.limits import Budget, has_limits
 from loopwarden.outbox import Outbox
 from loopwarden.publisher import Lane
 from loopwarden.reporter import Reporter
-from loopwarden.run_guard import RunContext, RunGuard
+from loopwarden.run_context import RunContext
+from loopwarden.run_guard import RunGuard
 from loopwarden.safety_net import ProcessNet, SafetyNet
 from loopwarden.signatures import configured
 from loopwarden.step_encoder import PendingStep, StepEncoder

@@ -6,46 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 
-from loopwarden.acknowledger import Acknowledger
-from loopwarden.approvals import Approvals, Outcome, RunApprovals, refusal
-from loopwarden.breakers import Breakers
-from loopwarden.broker_clock import BrokerClock
-from loopwarden.clock import Clock
-from loopwarden.control import ControlPlane
+from loopwarden.approvals import Outcome, RunApprovals, refusal
 from loopwarden.decisions import ALLOW, Action, Decision, LoopwardenStopped, RunKey, StopCause
-from loopwarden.faults import Counters
 from loopwarden.gate import Gate
 from loopwarden.limits import Budget
 from loopwarden.nudges import Nudge
 from loopwarden.refusals import Refusal
 from loopwarden.reporter import Reporter
+from loopwarden.run_context import RunContext
 from loopwarden.run_questions import RunQuestions
-from loopwarden.safety_net import ProcessNet, RunNet
-from loopwarden.stopped_runs import StoppedRuns
+from loopwarden.safety_net import RunNet
 from loopwarden.tool_calls import Call, ToolCalls, tool_error
 from loopwarden_models.events import Limits, ModelEnd, RunEnd, RunStart, ToolError, Usage
 
 RunStatus = Literal["completed", "failed", "killed", "limit", "cancelled", "awaiting_approval"]
-
-
-class RunContext(Struct):
-    """What the guard of a process gives to the guard of a run."""
-
-    plane: ControlPlane
-    acks: Acknowledger
-    stopped: StoppedRuns
-    broker: BrokerClock
-    breakers: Breakers
-    clock: Clock
-    counters: Counters
-    max_pause_s: float
-    approvals: Approvals
-    net: ProcessNet | None
-    start_child: Callable[..., RunGuard]
-    on_enter: Callable[[RunGuard], None]
-    on_exit: Callable[[RunGuard], None]
 
 
 class RunGuard(RunQuestions):
