@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from loopwarden.approvals import Approvals
-    from loopwarden.decisions import Action, Decision, LoopwardenStopped, RunKey
+    from loopwarden.decisions import Action, Decision, LoopwardenStopped, RunKey, SpawnRefusedError
     from loopwarden.guard import Guard
     from loopwarden.nudges import Nudge
     from loopwarden.run_guard import RunGuard
@@ -49,6 +49,7 @@ __all__ = [
     "RunGuard",
     "RunKey",
     "SafetyNet",
+    "SpawnRefusedError",
     "Transport",
     "Usage",
     "tool",
@@ -69,6 +70,7 @@ _HOMES = {
     "RunGuard": "loopwarden.run_guard",
     "RunKey": "loopwarden.decisions",
     "SafetyNet": "loopwarden.safety_net",
+    "SpawnRefusedError": "loopwarden.decisions",
     "Transport": "loopwarden.transport",
     "UNKNOWN": "loopwarden_models.effects",
     "Usage": "loopwarden_models.events",

@@ -1,4 +1,4 @@
-"""What the guard answers, whom it answers for, and the one exception that it raises."""
+"""What the guard answers, whom it answers for, and the exceptions that it raises."""
 
 from __future__ import annotations
 
@@ -118,6 +118,24 @@ class LoopwardenStopped(BaseException):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class SpawnRefusedError(Exception):
+    """A run must not start this child: its tree would be deeper or wider than the guard allows.
+
+    An `Exception`, other than a stop: the parent goes on, and a framework gives the text to the model as the result of
+    the call.
+
+    Attributes:
+        reason: The limit and its value, for people.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.reason}. Do not start another run: do the work yourself, or answer with what you have."
 
 
 def fit(text: str, limit: int) -> str:

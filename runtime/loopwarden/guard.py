@@ -20,7 +20,7 @@ from loopwarden.broker_clock import BrokerClock
 from loopwarden.clock import SYSTEM_CLOCK, Clock
 from loopwarden.control import ControlPlane
 from loopwarden.control_reader import ControlReader
-from loopwarden.decisions import RunKey, fit
+from loopwarden.decisions import RunKey, SpawnRefusedError, fit
 from loopwarden.faults import Counters
 from loopwarden.gate import Gate
 from loopwarden.limits import Budget, has_limits
@@ -31,6 +31,7 @@ from loopwarden.run_context import RunContext
 from loopwarden.run_guard import RunGuard
 from loopwarden.safety_net import ProcessNet, SafetyNet
 from loopwarden.signatures import configured
+from loopwarden.spawning import Spawns
 from loopwarden.step_encoder import PendingStep, StepEncoder
 from loopwarden.stopped_runs import StoppedRuns
 from loopwarden.transport import Transport
@@ -74,6 +75,8 @@ class Guard:
         max_queue_events: int = 10_000,
         max_queue_bytes: int = 16 * 1024 * 1024,
         max_pause_s: float = 3_600.0,
+        max_depth: int | None = None,
+        max_children: int | None = None,
         safety_net: SafetyNet | None = None,
         approvals: Approvals = DEFAULTS,
         clock: Clock = SYSTEM_CLOCK,
@@ -98,6 +101,9 @@ class Guard:
             max_queue_events: Events that wait for Kafka; beyond it the oldest are dropped and counted.
             max_queue_bytes: Their size, likewise.
             max_pause_s: Longest `wait_if_paused`, in seconds.
+            max_depth: Levels of a tree of runs, the root's included; a run beyond it is refused before it exists. By
+                default only the detector's limits hold, and they end the tree (6 levels, 50 children).
+            max_children: Children that one run may start in this process since a person spoke to it, likewise.
             safety_net: Refuse tools that keep failing in this process, also without Kafka; see `SafetyNet`. Off by
                 default: what a process sees of a tool is little, and the detector sees the fleet.
             approvals: Which calls a person has to approve, and how long a question waits; none by default, but those
@@ -114,6 +120,8 @@ class Guard:
             raise ConfigError(f"fidelity {fidelity!r} is neither 'full' nor 'hash'")
         if min(result_chars, max_queue_events, max_queue_bytes, max_pause_s) <= 0:
             raise ConfigError("result_chars, max_queue_events, max_queue_bytes and max_pause_s must be above zero")
+        if (max_depth is not None and max_depth < 1) or (max_children is not None and max_children < 0):
+            raise ConfigError("max_depth must be at least 1, and max_children at least 0")
         self._tenant = tenant
         self._transport = transport
         self._clock = clock
@@ -141,6 +149,7 @@ class Guard:
             signatures=configured(key_ring, require_signature, clock=clock, counters=self._counters),
             allow_free_text=allow_free_text,
         )
+        self._spawns = Spawns(max_depth=max_depth, max_children=max_children)
         self._stopped = StoppedRuns(acks=acknowledger, clock=clock, counters=self._counters)
         self._reader = ControlReader(transport, self._plane, self._stopped, tenant=tenant, counters=self._counters)
         self._step_lane: Lane[PendingStep] = Lane(
@@ -166,6 +175,7 @@ class Guard:
             plane=self._plane,
             acks=acknowledger,
             stopped=self._stopped,
+            spawns=self._spawns,
             broker=self._broker,
             breakers=breakers,
             clock=clock,
@@ -179,7 +189,7 @@ class Guard:
             on_enter=self._entered,
             on_exit=self._left,
         )
-        self._budgets: dict[tuple[str, str], Budget] = {}
+        self._live: dict[tuple[str, str], RunGuard] = {}
         self._is_started = False
         self._is_closed = False
 
@@ -214,6 +224,7 @@ class Guard:
         attended: bool = False,
         limits: Limits | None = None,
         parent: RunKey | None = None,
+        call_id: str | None = None,
         cancel: Callable[[str], object] | None = None,
     ) -> RunGuard:
         """Return the guard of a new incarnation of a run: a context manager, see `RunGuard`.
@@ -226,10 +237,16 @@ class Guard:
             limits: Obeyed in this process without Kafka, and told to the detector. They count for this run and all
                 below it.
             parent: Key of the run that starts this one; it may live in another process.
+            call_id: The tool call in which the parent starts it and waits for it; by default the only call that is out.
+                If the run is stopped, that call is reported as ended by it, within the grace. For parents in this
+                process.
             cancel: The framework's own way to end the run at once. Called at most once, from the control thread, with
                 the reason, after the gate is shut; it must be thread-safe and return at once.
 
-        Never raises; entering the context does if the run is not to start.
+        Entering the context raises `LoopwardenStopped` if the run is not to start.
+
+        Raises:
+            SpawnRefusedError: The tree would pass `max_depth` or `max_children`. Never without these.
         """
         run_id = fit(str(run_id) or "unnamed", _RUN_ID_CHARS)
         key = RunKey(
@@ -240,6 +257,11 @@ class Guard:
             parent_run_id=None if parent is None else parent.run_id,
             ancestors=() if parent is None else (*parent.ancestors, (parent.run_id, parent.incarnation)),
         )
+        above = None if parent is None else self._live.get((parent.run_id, parent.incarnation))
+        if parent is not None and (reason := self._spawns.claim(parent, run_id)) is not None:
+            if above is not None:
+                above.refuse_child(call_id, reason)
+            raise SpawnRefusedError(reason)
         agent = None if not agent else fit(agent, _AGENT_CHARS)
         now_ms = self._clock.monotonic_ms()
         reporter = Reporter(
@@ -255,8 +277,9 @@ class Guard:
             self._context,
             reporter,
             Gate(key, started_ms=now_ms, cancel=cancel),
-            budget=self._budget(limits, parent, now_ms),
+            budget=_budget(limits, above, now_ms),
             start_fields={"goal": goal, "attended": attended, "runtime": RUNTIME_NAME, "limits": limits},
+            awaited_by=None if above is None else above.waits_in(call_id),
         )
 
     def close(self, *, flush_s: float = 2.0) -> None:
@@ -348,18 +371,12 @@ class Guard:
     ) -> None:
         self.close()
 
-    def _budget(self, limits: Limits | None, parent: RunKey | None, now_ms: float) -> Budget | None:
-        above = None if parent is None else self._budgets.get((parent.run_id, parent.incarnation))
-        if limits is None or not has_limits(limits):
-            return above
-        return Budget(limits, now_ms=now_ms, parent=above)
-
     def _entered(self, run: RunGuard) -> None:
-        if run.budget is not None:
-            self._budgets[run.key.run_id, run.key.incarnation] = run.budget
+        self._live[run.key.run_id, run.key.incarnation] = run
 
     def _left(self, run: RunGuard) -> None:
-        self._budgets.pop((run.key.run_id, run.key.incarnation), None)
+        self._live.pop((run.key.run_id, run.key.incarnation), None)
+        self._spawns.forget(run.key)
 
     def _close(self) -> None:
         with contextlib.suppress(Exception):
@@ -371,3 +388,10 @@ class Guard:
         if not self._is_closed:
             atexit.unregister(self._close)
             atexit.register(self._close)
+
+
+def _budget(limits: Limits | None, above: RunGuard | None, now_ms: float) -> Budget | None:
+    budget = None if above is None else above.budget
+    if limits is None or not has_limits(limits):
+        return budget
+    return Budget(limits, now_ms=now_ms, parent=budget)

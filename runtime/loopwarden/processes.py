@@ -48,7 +48,7 @@ Table = Mapping[int, Process]
 
 
 def look_up(pid: int) -> Process | None:
-    """Return one process, `None` if there is none. Cost: 15 µs on Linux.
+    """Return one process, `None` if there is none. Cost: 20 µs on Linux.
 
     Raises:
         ProcessesUnknownError: This system has no `/proc`, and `psutil` is not installed.
@@ -62,7 +62,7 @@ def look_up(pid: int) -> Process | None:
 
 
 def process_table() -> Table:
-    """Return all processes. Cost: 15 µs a process on Linux, unmeasured elsewhere.
+    """Return all processes. Cost: 20 µs a process on Linux, unmeasured elsewhere.
 
     Raises:
         ProcessesUnknownError: This system has no `/proc`, and `psutil` is not installed.

@@ -15,6 +15,7 @@ from loopwarden.clock import Clock
 from loopwarden.control import ControlPlane
 from loopwarden.faults import Counters
 from loopwarden.safety_net import ProcessNet
+from loopwarden.spawning import Spawns
 from loopwarden.stopped_runs import StoppedRuns
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class RunContext(Struct):
     plane: ControlPlane
     acks: Acknowledger
     stopped: StoppedRuns
+    spawns: Spawns
     broker: BrokerClock
     breakers: Breakers
     clock: Clock

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -13,18 +13,19 @@ from loopwarden.decisions import ALLOW, Action, Decision, LoopwardenStopped, Run
 from loopwarden.gate import Gate
 from loopwarden.limits import Budget
 from loopwarden.nudges import Nudge
+from loopwarden.parent_run import ParentRun
 from loopwarden.refusals import Refusal
 from loopwarden.reporter import Reporter
 from loopwarden.run_context import RunContext
-from loopwarden.run_questions import RunQuestions
 from loopwarden.safety_net import RunNet
+from loopwarden.spawning import WaitingCall
 from loopwarden.tool_calls import Call, ToolCalls, tool_error
-from loopwarden_models.events import Limits, ModelEnd, RunEnd, RunStart, ToolError, Usage
+from loopwarden_models.events import ModelEnd, RunEnd, RunStart, ToolError, Usage
 
 RunStatus = Literal["completed", "failed", "killed", "limit", "cancelled", "awaiting_approval"]
 
 
-class RunGuard(RunQuestions):
+class RunGuard(ParentRun):
     """Watches and gates one run. Made by `Guard.run`; use it as a context manager, in sync or async code.
 
     Entering begins the run and raises `LoopwardenStopped` if an order binds it already. Leaving reports `run_end`:
@@ -49,8 +50,14 @@ class RunGuard(RunQuestions):
         *,
         budget: Budget | None,
         start_fields: Mapping[str, Any],
+        awaited_by: WaitingCall | None,
     ) -> None:
         super().__init__(
+            key,
+            calls=ToolCalls(reporter, clock=context.clock, counters=context.counters),
+            net=None if context.net is None else RunNet(context.net, key.run_id),
+            spawns=context.spawns,
+            start_child=context.start_child,
             reporter=reporter,
             gate=gate,
             budget=budget,
@@ -64,11 +71,9 @@ class RunGuard(RunQuestions):
                 key, context.plane.answers, context.approvals, clock=context.clock, broker=context.broker
             ),
         )
-        self.key = key
         self._context = context
-        self._calls = ToolCalls(reporter, clock=context.clock, counters=context.counters)
-        self._net = None if context.net is None else RunNet(context.net, key.run_id)
         self._start_fields = start_fields
+        self._awaited_by = awaited_by
         self._has_model_out = False
         self._finish: RunStatus | None = None
 
@@ -81,6 +86,8 @@ class RunGuard(RunQuestions):
 
     def __enter__(self) -> Self:
         try:
+            if self._awaited_by is not None:
+                self._context.stopped.watch(self._gate, self._awaited_by)
             self._context.plane.admit(self._gate)
             self._context.on_enter(self)
             if self._gate.cause is None:
@@ -256,15 +263,18 @@ class RunGuard(RunQuestions):
         Cost: about 4 µs and the encoding of `result` (0.4 µs per 1,000 characters).
         """
         try:
+            if cost_usd is not None and self._budget is not None:
+                self._budget.spend(cost_usd)
             call = self._calls.take(call_id)
+            if call is None and self._calls.is_settled(call_id):
+                self._counters.add("late_results")
+                return
             if call is None:
                 call = self._calls.prepare(call_id, tool or "unknown", args, None, self._clock.monotonic_ms())
                 if tool is None:
                     self._counters.add("unpaired_calls")
             elif duration_ms is None:
                 duration_ms = self._clock.monotonic_ms() - call.started_ms
-            if cost_usd is not None and self._budget is not None:
-                self._budget.spend(cost_usd)
             told = None if error is None else tool_error(error)
             self._calls.end(
                 call,
@@ -280,23 +290,6 @@ class RunGuard(RunQuestions):
                     self._limit(reason)
         except Exception as fault:  # noqa: BLE001
             self._fault("after_tool", fault)
-
-    # Children.
-
-    def child(
-        self,
-        run_id: str,
-        *,
-        agent: str | None = None,
-        goal: str | None = None,
-        attended: bool = False,
-        limits: Limits | None = None,
-        cancel: Callable[[str], object] | None = None,
-    ) -> RunGuard:
-        """Return the guard of a run that this one starts: it draws on this run's limits and falls with its tree."""
-        return self._context.start_child(
-            run_id, agent=agent, goal=goal, attended=attended, limits=limits, parent=self.key, cancel=cancel
-        )
 
     # Inside.
 

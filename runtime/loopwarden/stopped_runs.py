@@ -1,4 +1,4 @@
-"""What a stopped run leaves behind: its processes, which are waited for and ended."""
+"""What a stopped run leaves behind: processes, which are waited for and ended, and a parent that waits for it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from loopwarden.decisions import StopCause
 from loopwarden.faults import Counters
 from loopwarden.gate import Gate
 from loopwarden.processes import ProcessesUnknownError, ProcessTree, Table, is_above, look_up, process_table
+from loopwarden.spawning import WaitingCall
 
 # How long running code may go on where the command does not say. As `ladder.kill_grace_ms` of policies.
 GRACE_MS = 5_000
@@ -32,8 +33,11 @@ class _Run:
         self.gate = gate
         self.trees: list[ProcessTree] = []
         self.is_blind = False
+        self.waiting: WaitingCall | None = None
         self.stopped_ms: float | None = None
         self.has_left = False
+        # Its first process was adopted when its code had returned: its end was confirmed, or needs no confirming.
+        self.is_late = gate.over
         self.ended = 0
 
     def grace_ms(self) -> float:
@@ -58,6 +62,11 @@ class StoppedRuns:
 
     def __len__(self) -> int:
         return sum(len(run.trees) for run in list(self._runs.values()))
+
+    def watch(self, gate: Gate, waiting: WaitingCall) -> None:
+        """A run begins that a call of its parent waits for: the call outlives a stop by the grace at most."""
+        with self._lock:
+            self._runs.setdefault(id(gate), _Run(gate)).waiting = waiting
 
     def adopt(self, gate: Gate, pid: int | None, *, is_ended: bool) -> bool:
         """Watch a process and all that comes of it; returns False if it is gone already.
@@ -87,12 +96,16 @@ class StoppedRuns:
             run = self._runs.get(id(gate))
             if run is None:
                 return False
-            if gate.cause is None:
-                # It ended by itself: what it left running is its own affair.
+            cause = gate.cause
+            # Of a run that ended by itself, what it left running is its own affair.
+            is_awaited = cause is not None and (bool(run.trees) or run.is_blind)
+            if is_awaited:
+                run.has_left = True
+            else:
                 del self._runs[id(gate)]
-                return False
-            run.has_left = True
-        return True
+        if cause is not None and run.waiting is not None:
+            run.waiting.end(cause)
+        return is_awaited
 
     def tick(self) -> None:
         """Do what is due. Never raises. Cost: 2 µs a process of a live run; a look at all processes if one stopped."""
@@ -133,9 +146,12 @@ class StoppedRuns:
             if run.stopped_ms is None:
                 run.stopped_ms = now_ms
             since_ms = now_ms - run.stopped_ms - run.grace_ms() if hurry_ms is None else hurry_ms
-            table = process_table() if table is None else table
-            gone = [tree for tree in list(run.trees) if not self._lives(run, tree, table, since_ms)]
-            self._keep(run, gone)
+            if since_ms >= 0 and run.waiting is not None:
+                run.waiting.end(run.gate.cause)
+            if run.trees and table is None:
+                table = process_table()
+            if table is not None:
+                self._keep(run, [each for each in list(run.trees) if not self._lives(run, each, table, since_ms)])
             if run.gate.over and not run.trees:
                 self._settle(run, run.gate.cause)
 
@@ -167,8 +183,9 @@ class StoppedRuns:
         with self._lock:
             if run.trees:
                 return  # adopted at this moment
+            if not run.has_left and not run.is_late:
+                return  # `leave` is about to be called
             self._runs.pop(id(run.gate), None)
-        # Without `leave` it was forgotten before its code returned, and its end confirms itself.
         if not run.has_left or run.is_blind:
             return
         if cause.confirm and cause.command_id is not None:

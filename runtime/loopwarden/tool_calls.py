@@ -38,7 +38,7 @@ class Call(Struct, gc=False):
 class ToolCalls:
     """Pairs starts and ends by `call_id`. Thread-safe: each change is one operation on a dict."""
 
-    __slots__ = ("_clock", "_counters", "_open", "_refusals", "_reporter")
+    __slots__ = ("_clock", "_counters", "_open", "_refusals", "_reporter", "_settled")
 
     def __init__(self, reporter: Reporter, *, clock: Clock, counters: Counters) -> None:
         self._reporter = reporter
@@ -46,6 +46,7 @@ class ToolCalls:
         self._counters = counters
         self._open: dict[str, Call] = {}
         self._refusals = 0
+        self._settled: dict[str, bool] = {}
 
     def prepare(self, call_id: str, tool: str, args: object | None, effect: str | None, now_ms: float) -> Call:
         """Return the call as it will be reported; its arguments are copied here."""
@@ -59,6 +60,8 @@ class ToolCalls:
             self._open.pop(next(iter(self._open)), None)
             self._counters.add("calls_forgotten")
         self._open[call.call_id] = call
+        if self._settled:
+            self._settled.pop(call.call_id, False)
         fields = {"tool": call.tool, "call_id": call.call_id, "effect": call.effect}
         self._reporter.emit(ToolStart, fields, args=call.args)
 
@@ -93,6 +96,24 @@ class ToolCalls:
             result=None if result is UNSET else freeze(result),
             text_chars=len(error.message or "") if error is not None else 0,
         )
+
+    def settle(self, call_id: str, outcome: str, error: ToolError) -> None:
+        """Report the end of a call that is out, in place of the agent: what it reports later is late (`is_settled`)."""
+        call = self.take(call_id)
+        if call is not None:
+            if len(self._settled) >= MAX_OPEN_CALLS:
+                self._settled.pop(next(iter(self._settled)), None)
+            self._settled[call.call_id] = True
+            self.end(call, outcome, error=error, duration_ms=self._clock.monotonic_ms() - call.started_ms)
+
+    def is_settled(self, call_id: str) -> bool:
+        """Return whether the end of this call was reported by `settle`; asked once for each call."""
+        return bool(self._settled) and self._settled.pop(fit(call_id, _CALL_ID_CHARS), False)
+
+    def only_open(self) -> str | None:
+        """Return the call that is out, if there is exactly one."""
+        out = list(self._open)
+        return out[0] if len(out) == 1 else None
 
     def refuse(self, call: Call, outcome: str, *, is_stopped: bool, error: ToolError | None = None) -> None:
         """Report a call that was not made: counts must move while a door is closed."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 from tests._support.workers import python_path, wait_until
 
-from loopwarden import RunKey
+from loopwarden import RunKey, SpawnRefusedError
 from loopwarden.testing import TENANT
 from loopwarden_streams.embedded_broker import tail
 
@@ -92,16 +92,17 @@ class Host:
         assert "error" not in answer, answer["error"]
         return answer["ok"]
 
-    def guard(self, tenant: str = TENANT, *, skew_ms: int = 0, asks_for_s: float | None = None) -> Self:
+    def guard(self, tenant: str = TENANT, *, skew_ms: int = 0, asks_for_s: float | None = None, **options: Any) -> Self:
         """See to it that the tenant has a guard that has caught up; returns the host.
 
         Args:
             tenant: Whose.
             skew_ms: Of the host's clock.
             asks_for_s: People are asked for every call of `pay`, for so many seconds.
+            options: Others of `Guard`.
         """
         if tenant not in self._tenants:
-            assert self.ask("guard", tenant=tenant, skew_ms=skew_ms, asks_for_s=asks_for_s), (
+            assert self.ask("guard", tenant=tenant, skew_ms=skew_ms, asks_for_s=asks_for_s, **options), (
                 "the control topics were not read"
             )
             self._tenants.add(tenant)
@@ -115,6 +116,7 @@ class Host:
 
         Raises:
             StartRefusedError: It is bound by an order.
+            SpawnRefusedError: Its parent must not start it.
         """
         self.guard(tenant)
         found = self.ask(
@@ -126,6 +128,8 @@ class Host:
             limits=limits,
             **fields,
         )
+        if "spawn_refused" in found:
+            raise SpawnRefusedError(found["spawn_refused"])
         if "refused" in found:
             raise StartRefusedError(found["refused"], found["command_id"], found["status"])
         return RemoteRun(self, found["number"], msgspec.convert(found["key"], RunKey))

@@ -18,7 +18,17 @@ from typing import Any
 
 import msgspec
 
-from loopwarden import Approvals, Guard, KafkaTransport, Limits, LoopwardenStopped, Nudge, RunGuard, RunKey
+from loopwarden import (
+    Approvals,
+    Guard,
+    KafkaTransport,
+    Limits,
+    LoopwardenStopped,
+    Nudge,
+    RunGuard,
+    RunKey,
+    SpawnRefusedError,
+)
 from loopwarden.approvals import DEFAULTS
 from loopwarden.records import Outgoing, Outlet
 from loopwarden_models.errors import TransportError
@@ -73,7 +83,9 @@ class RuntimeHost:
         self._nudges: dict[int, list[Nudge]] = {}
         self._calls: dict[int, list[str]] = {}
 
-    def guard(self, tenant: str, *, skew_ms: int = 0, barrier_s: float = 30.0, asks_for_s: float | None = None) -> bool:
+    def guard(
+        self, tenant: str, *, skew_ms: int = 0, barrier_s: float = 30.0, asks_for_s: float | None = None, **options: Any
+    ) -> bool:
         """Start the guard of a tenant, if there is none yet; returns whether it has caught up."""
         known = self._guards.get(tenant)
         if known is None:
@@ -85,6 +97,7 @@ class RuntimeHost:
                 runtime_id=self._runtime_id,
                 clock=SkewedClock(skew_ms),
                 approvals=approvals,
+                **options,
             )
             known = self._guards[tenant] = (guard, transport)
         return known[0].start(barrier_s=barrier_s)
@@ -107,11 +120,14 @@ class RuntimeHost:
             "limits": None if limits is None else msgspec.convert(limits, Limits),
             "cancel": heard.append,
         }
-        if child_of is not None:
-            run = self._runs[child_of].child(run_id, **options)
-        else:
-            key = None if parent is None else msgspec.convert(parent, RunKey)
-            run = self._guards[tenant][0].run(run_id, parent=key, **options)
+        key = None if parent is None else msgspec.convert(parent, RunKey)
+        try:
+            if child_of is not None:
+                run = self._runs[child_of].child(run_id, **options)
+            else:
+                run = self._guards[tenant][0].run(run_id, parent=key, **options)
+        except SpawnRefusedError as refusal:
+            return {"spawn_refused": str(refusal)}
         self._runs.append(run)
         self._nudges[number] = []
         try:
