@@ -135,11 +135,12 @@ class StoppedRuns:
 
     def _tick(self, now_ms: float, *, hurry_ms: float | None = None) -> None:
         with self._lock:
-            runs = list(self._runs.values())
+            # Before the look at the table: who is adopted after it would seem to be gone.
+            runs = [(run, list(run.trees)) for run in self._runs.values()]
         table: Table | None = None
-        for run in runs:
+        for run, trees in runs:
             if run.gate.cause is None:
-                self._keep(run, [tree for tree in list(run.trees) if tree.is_gone()])
+                self._keep(run, [tree for tree in trees if tree.is_gone()])
                 if run.gate.over:
                     self._forget(run)
                 continue
@@ -148,10 +149,9 @@ class StoppedRuns:
             since_ms = now_ms - run.stopped_ms - run.grace_ms() if hurry_ms is None else hurry_ms
             if since_ms >= 0 and run.waiting is not None:
                 run.waiting.end(run.gate.cause)
-            if run.trees and table is None:
-                table = process_table()
-            if table is not None:
-                self._keep(run, [each for each in list(run.trees) if not self._lives(run, each, table, since_ms)])
+            if trees:
+                table = process_table() if table is None else table
+                self._keep(run, [each for each in trees if not self._lives(run, each, table, since_ms)])
             if run.gate.over and not run.trees:
                 self._settle(run, run.gate.cause)
 
