@@ -211,7 +211,7 @@ def test_a_tenant_without_an_address_is_told_nowhere(metrics: Metrics) -> None:
     [
         ("acme: {url: 'ftp://t0ken@host'}", "url of acme is no http:// or https:// address"),
         ("acme: {url: 'http://h', secret_file: /nowhere/s3cret}", "secret file '/nowhere/s3cret': No such file"),
-        ("acme: {adress: 'http://h/t0ken'}", "`adress`"),
+        ("acme: {link: 'http://h/t0ken'}", "`link`"),
         ("acme: {url: 'http://h/t0ken', attempts: 0}", "attempts"),
         ("acme: [", "ParserError"),
     ],
