@@ -25,6 +25,7 @@ from loopwarden_models.commands import ANY_INCARNATION, CommandType, Reason
 from loopwarden_models.control_state import RunStateName
 from loopwarden_models.hashes import derived_id
 from loopwarden_models.ids import command_id, verdict_id
+from loopwarden_models.nudge_words import words_of
 from loopwarden_models.patterns import LEVEL_NAMES, Level, LevelName, Mode
 from loopwarden_models.verdicts import Verdict
 
@@ -59,6 +60,7 @@ class Order(Struct, frozen=True, kw_only=True, gc=False):
     message_id: str | None
     ttl_ms: int
     grace_ms: int | None
+    message: str | None = None
     issued_at_ms: int | None = None
     is_wider: bool = False
     is_in_force: bool = False
@@ -308,6 +310,7 @@ def _order(
         scope="tree" if finding.is_of_tree and kind != "nudge" else "run",
         reason=_reason(finding, now),
         message_id=f"nudge.{finding.detector}" if kind == "nudge" else None,
+        message=words_of(policy.nudges, finding.detector, finding.tools, finding.count) if kind == "nudge" else None,
         ttl_ms=policy.ladder.command_ttl_ms,
         grace_ms=policy.ladder.kill_grace_ms if kind == "kill_run" else None,
     )

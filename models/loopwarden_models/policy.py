@@ -180,6 +180,9 @@ class Policy(Config, frozen=True, dict=True):
     mode: Mode = "warn"
     # Declared effects by tool name: read, write, poll, clock or unknown. Wins over what the runtime says.
     effects: dict[str, str] = field(default_factory=dict)
+    # By rule, what a nudge of it tells the model, in place of the runtime's own text; `{tool}` and `{count}` are filled
+    # in. It goes out as free text, so runtimes show it only if they are told to (`allow_free_text`).
+    nudges: dict[str, str] = field(default_factory=dict)
     # What is left out when two calls, or two results, are compared.
     volatile: VolatileRules = VolatileRules()
     exact_repeat: ExactRepeatConfig = ExactRepeatConfig()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from loopwarden_models.effects import EFFECTS
+from loopwarden_models.nudge_words import check_nudges
 from loopwarden_models.rule_config import Config, RuleConfig
 from loopwarden_models.step_rules import MAX_ENDS
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 # What the memory of a run can hold (loopwarden_detectors.rings): a threshold beyond it is never reached.
 _MAX_REMEMBERED: Final = 40
 _MAX_LAPS: Final = 20
+
+
+def _is_rule(policy: Policy, part: str) -> bool:
+    return isinstance(getattr(policy, part), RuleConfig)
 
 
 def check_sense(policy: Policy) -> None:
@@ -35,6 +40,7 @@ def check_sense(policy: Policy) -> None:
                 raise ValueError(
                     f"{path} = {numbers} must not fall from the weaker to the stronger level: raise the later ones"
                 )
+    check_nudges(policy.nudges, {part: 0 for part in policy.__struct_fields__ if _is_rule(policy, part)})
     for tool, effect in policy.effects.items():
         if effect not in EFFECTS:
             raise ValueError(f"effects.{tool} = {effect!r} is not one of {', '.join(sorted(EFFECTS))}")

@@ -322,6 +322,7 @@ class Outbox:
             seq=max(offset, 0),
             reason=cut(order.reason),
             message_id=order.message_id,
+            message=order.message,
             grace_ms=order.grace_ms,
             evidence=self._range(partition, first_offset, offset),
         )

@@ -471,3 +471,15 @@ def test_the_state_of_the_ladder_survives() -> None:
         tree = TreeState.from_bytes(tree.to_bytes())
 
     assert [(verdict.verdict_id, verdict.command_id) for verdict in said] == undisturbed
+
+
+def test_a_policys_own_words_go_out_with_the_nudge() -> None:
+    """The runtime's text stays named: whoever may not show free words shows that."""
+    words = {"exact_repeat": "{tool} said it {count} times."}
+    policy = Policy.from_builtins({"mode": "enforce", "agents": {"poet": {"nudges": words}}})
+    poet, other = Run("p1"), Run("o1")
+
+    told = order_of(decide([poet.start(agent="poet"), *poet.calls(3)], policy), "nudge")
+    assert (told.message, told.message_id) == ("search said it 3 times.", "nudge.exact_repeat")
+    plain = order_of(decide([other.start(agent="clerk"), *other.calls(3)], policy), "nudge")
+    assert (plain.message, plain.message_id) == (None, "nudge.exact_repeat")
