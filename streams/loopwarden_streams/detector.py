@@ -58,6 +58,8 @@ SUMS_EVERY_S = 0.25
 LOADS_EVERY_S = 1.0
 # How long a stop waits for a checkpoint or a tick under way; the worker's own limit for all of a stop is 25 s.
 TIMERS_END_S = 10.0
+# How long one is waited for that may still hold records.
+PRODUCER_END_S = 3.0
 MAX_BUFFERED_MESSAGES = 10_000
 
 
@@ -202,8 +204,11 @@ class Detector:
         await self.webhooks.close()
         await self.policies.stop()
         await self.app.stop()
-        await self._control.stop()
-        await self._bulk.stop()
+        for producer in (self._control, self._bulk):
+            # What is saved is on the broker. Without one, what is left (sums of tools, four times a second) would be
+            # waited for until it expires, and an orchestrator would kill the process long before.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(producer.stop(), PRODUCER_END_S)
 
     def fail(self, error: BaseException) -> None:
         """Say that the state cannot be trusted any more."""

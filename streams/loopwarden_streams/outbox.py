@@ -7,6 +7,7 @@ that the decision came from, so that no crash loses a decision; and a bounded nu
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,8 @@ from loopwarden_streams.settings import Settings
 from loopwarden_streams.signing import control_encoder
 from loopwarden_streams.state_records import cut, question_record, run_record, version_of
 
+log = logging.getLogger(__name__)
+
 # Producer batches whose answer is outstanding, per partition of steps. More would only hide a slow broker.
 MAX_OUTSTANDING = 32
 # Verdicts are gathered this long, commands never: people read verdicts, and a request costs the loop a tenth of a
@@ -69,6 +72,7 @@ class Outbox:
         self._outstanding: defaultdict[int, deque[asyncio.Future[Any]]] = defaultdict(deque)
         self._verdicts: defaultdict[int, list[Out]] = defaultdict(list)
         self._lingering: set[asyncio.Task[None]] = set()
+        self._shared: list[asyncio.Future[Any]] = []
         self._failed: TransportError | None = None
         self._control_partition = lru_cache(maxsize=10_000)(self._partition_of_tenant)
 
@@ -162,6 +166,9 @@ class Outbox:
                 await _settle(future, waiting)
         except KafkaError as error:
             raise _refused(number, error) from error
+        if self._shared:
+            await asyncio.wait(self._shared)
+            self._settle_shared()
         if self._failed is not None:
             raise self._failed
 
@@ -188,13 +195,29 @@ class Outbox:
         except KafkaError as error:
             raise TransportError(f"the fence of partition {partition.number} was refused: {error!r}") from error
 
-    async def share(self, partition: Partition, out: Mapping[int, Sequence[Out]]) -> None:
+    async def share(self, out: Mapping[int, Sequence[Out]]) -> None:
         """Hand over messages of `tool-health`, by its partitions.
 
-        Raises:
-            TransportError: The broker refused something.
+        What the broker does not take is lost: a breaker that opens a little later is no reason to end a worker, with
+        all the runs that it watches, because a broker was away.
         """
-        await self._hand_over(partition, self._bulk, TOOLS, out)
+        try:
+            for number, records in out.items():
+                self._shared += await write_batch(self._bulk, self._settings.topic(TOOLS), number, records)
+        except KafkaError as error:
+            log.warning("sums of tools and tenants are lost, the broker does not take them: %r", error)
+
+    def is_sharing(self) -> bool:
+        """Return whether the broker has not answered to what was shared last: it may be away, and more can wait."""
+        self._settle_shared()
+        return bool(self._shared)
+
+    def _settle_shared(self) -> None:
+        answered = [future for future in self._shared if future.done()]
+        self._shared = [future for future in self._shared if not future.done()]
+        lost = [future.exception() for future in answered if not future.cancelled() and future.exception()]
+        if lost:
+            log.warning("%d batches of sums are lost: %r", len(lost), lost[0])
 
     async def set_breakers(self, partition: Partition, records: Sequence[BreakerState]) -> None:
         """Hand over records of breakers.

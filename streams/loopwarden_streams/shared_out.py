@@ -26,31 +26,26 @@ class SharedOut:
         self._partition_of = lru_cache(maxsize=10_000)(lambda tenant: control_partition(tenant, settings.partitions))
 
     async def send(self, partition: Partition) -> None:
-        """Hand over all that a partition has to say. Under its lock: what it says must stay in order.
-
-        Raises:
-            TransportError: The broker refused something.
-        """
+        """Hand over all that a partition has to say. Under its lock: what it says must stay in order."""
         await self._send_sums(partition)
         await self._send_loads(partition)
 
     async def sums(self) -> None:
         """Send what was added up of the tools, and which runs began and ended, from every partition.
 
-        Raises:
-            TransportError: The broker refused something.
+        Not before the broker has answered to the last sums: while it is away they are added up, and wait here.
         """
+        if self._outbox.is_sharing():
+            return
         for partition in list(self._partitions.values()):
             if partition.has_to_send:
                 async with partition.lock:
                     await self._send_sums(partition)
 
     async def loads(self) -> None:
-        """Send what the tenants did and spent, from every partition.
-
-        Raises:
-            TransportError: The broker refused something.
-        """
+        """Send what the tenants did and spent, from every partition. Waits as `sums` does."""
+        if self._outbox.is_sharing():
+            return
         for partition in list(self._partitions.values()):
             if partition.loads:
                 async with partition.lock:
@@ -64,10 +59,10 @@ class SharedOut:
         for turn in turns:
             record = Out(task_key(turn.tenant, turn.fingerprint), encode(turn))
             out.setdefault(self._partition_of(turn.tenant), []).append(record)
-        await self._outbox.share(partition, out)
+        await self._outbox.share(out)
 
     async def _send_loads(self, partition: Partition) -> None:
         if partition.loads:
             now_ms = int(time.time() * 1000)
             out = partition.loads.take(partition.number, partition.epoch, self._count, now_ms)
-            await self._outbox.share(partition, out)
+            await self._outbox.share(out)

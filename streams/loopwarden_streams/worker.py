@@ -9,6 +9,7 @@ import ctypes
 import gc
 import logging
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -55,13 +56,15 @@ def run(args: argparse.Namespace) -> int:
     # Most objects of a worker live long or die at once: fewer, larger young collections (measured: a tenth less CPU).
     gc.set_threshold(50_000, 20, 50)
     _keep_freed_memory()
-    with tempfile.TemporaryDirectory(prefix="loopwarden-") as data_dir:
-        status = asyncio.run(_serve(settings, policy, Path(data_dir)))
-    if status:
-        # Faust's threads may still hold on to connections of a state that must not be saved any more.
+    with tempfile.TemporaryDirectory(prefix="loopwarden-") as data_dir, asyncio.Runner() as runner:
+        status = runner.run(_serve(settings, policy, Path(data_dir)))
+        # All that is to be saved is. Faust's threads may still hold on to connections, and tasks of the client that
+        # look for a broker do not let themselves be cancelled: an orderly end of the interpreter would wait for them.
+        shutil.rmtree(data_dir, ignore_errors=True)
         logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(status)
-    return status
 
 
 def _keep_freed_memory() -> None:
@@ -119,6 +122,11 @@ async def _serve(settings: Settings, policy: Policy, data_dir: Path) -> int:
         await asyncio.wait_for(detector.stop(save=not failed), STOP_TIMEOUT_S)
     except TimeoutError:
         log.error("not stopped within %.0f s; what was not saved is replayed", STOP_TIMEOUT_S)  # noqa: TRY400 - the trace would be of the timer
+        failed = True
+    except (Exception, asyncio.CancelledError):
+        # Whatever could not be closed because the broker is away, clients of it that cancel themselves included: the
+        # process ends all the same.
+        log.exception("not stopped in order; what was not saved is replayed")
         failed = True
     await health.stop()
     return EXIT_STATE_LOST if failed else 0
