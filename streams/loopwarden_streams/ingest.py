@@ -21,6 +21,7 @@ from loopwarden_detectors.answers import acknowledge, is_confirmed
 from loopwarden_detectors.ladder import Decision
 from loopwarden_detectors.restart_loop import turn_of
 from loopwarden_detectors.run_state import TreeState
+from loopwarden_detectors.savings import saved_usd
 from loopwarden_detectors.watch import observe
 from loopwarden_models.acks import Ack
 from loopwarden_models.codec import decode_message, decode_step
@@ -313,6 +314,11 @@ class Ingest:
         if stop is not None:
             partition.landing.add(answer.key)  # a pause that landed has a time after which it ends
         if stop is not None and stop.level >= Level.KILL:
+            if stop.is_named and not partition.is_replaying:
+                run = tree.runs[answer.ack.run_id]
+                self._metrics.count_saved_cost(
+                    tree.tenant, saved_usd(tree, self._rules.policy.of(tree.tenant, run.agent))
+                )
             reason = Reason(pattern=stop.pattern, detector=stop.detector, count=stop.count)
             await self._outbox.confirm_kill(partition, answer.ack.tenant, answer.ack.run_id, stop.command_id, reason)
 

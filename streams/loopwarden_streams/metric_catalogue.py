@@ -6,6 +6,8 @@ an error text.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from prometheus_client import Counter, Gauge, Histogram, Info
@@ -15,6 +17,7 @@ from loopwarden_models.acks import ACK_STATUSES
 from loopwarden_models.errors import REASONS
 from loopwarden_streams.metric_intake import DEAD_LETTERS, EVENTS_REPLAYED, LATENCY, SOURCE_HOLES, STEPS_IGNORED
 from loopwarden_streams.metric_labels import OTHER
+from loopwarden_streams.metric_policy import POLICY_CHANGES, PolicyChange
 from loopwarden_streams.metric_questions import QUESTIONS, WEBHOOK_FAILURES, QuestionStatus, WebhookFailure
 from loopwarden_streams.metric_spec import DECLARED, MetricSpec, metric
 
@@ -31,7 +34,6 @@ EvictionReason = Literal["idle", "cap", "ended"]
 SuppressionReason = Literal["shadow", "warn", "kill_budget"]
 OrderState = Literal["sent", "received", "applied", "unconfirmed", "withheld"]
 DroppedSum = Literal["duplicate", "straddling", "stale", "crowded"]
-PolicyChange = Literal["applied", "refused"]
 
 # What is kept.
 CHECKPOINT = metric(
@@ -262,6 +264,10 @@ TENANT_LIMIT_USED = metric(
     "1 and more: see LoopwardenTenantOverLimit.",
 )
 # The breakers of tools.
+# Fixed for ever: alerts and dashboards are made of them.
+BREAKER_NUMBERS: Final[Mapping[str, int]] = MappingProxyType(
+    {"closed": 0, "open": 1, "half_open": 2, "forced_open": 3, "disabled": 4, "observe_only": 5}
+)
 BREAKER_STATE = metric(
     Gauge,
     "breaker_state",
@@ -302,39 +308,6 @@ TOOL_SUMS_DROPPED = metric(
     "Partial sums not counted: duplicate, straddling (a part was counted), stale (a former owner), crowded.",
     "Some at a rebalance are normal; crowded: a tenant makes up names of tools.",
 )
-# What it is judged by.
-POLICY_IN_FORCE = metric(
-    Gauge,
-    "policy_in_force",
-    "tenant version",
-    "1",
-    "1 for the version that is in force for all (tenant `*`), and for each tenant with a document of its own.",
-    "Two versions of one tenant over all workers, for long: one of them cannot read the topic, see its log.",
-)
-POLICIES_REFUSED = metric(
-    Gauge,
-    "policies_refused",
-    "",
-    "documents",
-    "Policy documents on the topic that are not in force, because they are wrong.",
-    "Not 0: somebody believes in a policy that nobody judges by, see LoopwardenPolicyRefused.",
-)
-POLICY_CHANGES = metric(
-    Counter,
-    "policy_changes_total",
-    "kind",
-    "changes",
-    "Changes of the topic of policies that took effect, or that held something to refuse.",
-    "A jump of the loops found right after one: look at what changed, `loopwarden policy diff`.",
-)
-ENFORCING = metric(
-    Gauge,
-    "enforcing",
-    "",
-    "0 or 1",
-    "0 while a person has the big switch off: every command is a noop, every breaker advice.",
-    "0 for long: somebody forgot it, see LoopwardenEnforcementDisabled.",
-)
 # What it costs.
 TOKENS = metric(
     Counter,
@@ -357,7 +330,7 @@ SAVED_COST = metric(
     "saved_cost_usd_total",
     "tenant",
     "US dollars, estimate",
-    "Estimate of what killed runs would have spent up to their limit at the pace of their last steps.",
+    "Estimate of what killed runs would have spent up to the nearer of their limits of steps and cost, at their pace.",
     "An estimate: never call it revenue.",
 )
 # About the service itself.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
@@ -26,16 +25,13 @@ from loopwarden_models.patterns import LEVEL_NAMES, Level
 from loopwarden_models.verdicts import Verdict
 from loopwarden_streams import metric_catalogue as of
 from loopwarden_streams import metric_intake as intake
+from loopwarden_streams import metric_policy as judging
 from loopwarden_streams import metric_questions as asking
 from loopwarden_streams.metric_labels import OTHER, LabelFold
 from loopwarden_streams.metric_spec import MetricSpec, Registry
 
 Join = Callable[[float, float], float]
 
-# Fixed for ever: alerts and dashboards are made of them.
-BREAKER_NUMBERS: Final[Mapping[str, int]] = MappingProxyType(
-    {"closed": 0, "open": 1, "half_open": 2, "forced_open": 3, "disabled": 4, "observe_only": 5}
-)
 MAX_TENANTS: Final = 200
 MAX_TOOLS: Final = 50
 # How often names go to whom is more active. Long enough for a rate over it to mean something. judgement
@@ -254,7 +250,7 @@ class Metrics:
         for (tenant, tool), state in states.items():
             name = self._tenant(tenant, 0)
             labels = (name, self._tool(name, tool, 0))
-            numbers[labels] = max(numbers.get(labels, 0), BREAKER_NUMBERS[state])
+            numbers[labels] = max(numbers.get(labels, 0), of.BREAKER_NUMBERS[state])
         self._remove(of.BREAKER_STATE, lambda labels: labels not in numbers)
         for labels, number in numbers.items():
             self._child(of.BREAKER_STATE, *labels).set(number)
@@ -281,7 +277,7 @@ class Metrics:
 
     def set_enforcing(self, is_enforcing: bool) -> None:
         """Set whether the big switch lets orders have an effect."""
-        self._child(of.ENFORCING).set(is_enforcing)
+        self._child(judging.ENFORCING).set(is_enforcing)
 
     def set_open_questions(self, waiting: Mapping[str, int], oldest_s: float) -> None:
         """Set how many questions wait for each tenant, and for how long the oldest; other tenants lose theirs."""
@@ -305,17 +301,17 @@ class Metrics:
         """
         named = {(key if key == "*" else self._tenant(key, 0), version) for key, version in versions.items()}
         kept = {labels for labels in named if labels[0] != OTHER}
-        self._remove(of.POLICY_IN_FORCE, lambda labels: labels not in kept)
+        self._remove(judging.POLICY_IN_FORCE, lambda labels: labels not in kept)
         for labels in kept:
-            self._child(of.POLICY_IN_FORCE, *labels).set(1)
+            self._child(judging.POLICY_IN_FORCE, *labels).set(1)
 
     def set_policies_refused(self, n: int) -> None:
         """Set how many documents on the topic of policies are not in force because they are wrong."""
-        self._child(of.POLICIES_REFUSED).set(n)
+        self._child(judging.POLICIES_REFUSED).set(n)
 
-    def count_policy_change(self, result: of.PolicyChange) -> None:
+    def count_policy_change(self, result: judging.PolicyChange) -> None:
         """Count a change of the topic of policies."""
-        self._child(of.POLICY_CHANGES, result).inc()
+        self._child(judging.POLICY_CHANGES, result).inc()
 
     # What it costs.
 

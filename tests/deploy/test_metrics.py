@@ -141,6 +141,7 @@ def test_only_one_module_creates_metrics() -> None:
     assert importers == {
         "metric_catalogue.py",
         "metric_intake.py",
+        "metric_policy.py",
         "metric_questions.py",
         "metric_spec.py",
         "metrics.py",

@@ -17,10 +17,10 @@ from loopwarden_streams.metric_catalogue import (
     HoleKind,
     IgnoredReason,
     OrderState,
-    PolicyChange,
     RecoveryFault,
     ReplayKind,
 )
+from loopwarden_streams.metric_policy import PolicyChange
 from loopwarden_streams.metric_questions import QuestionStatus, WebhookFailure
 from loopwarden_streams.metrics import Metrics
 

@@ -77,7 +77,11 @@ def test_a_kill_that_is_not_confirmed_is_told_and_a_confirmed_one_is_counted(
     """`applied` is never shown as stopped."""
     with quick(apache_kafka, tmp_path) as deployment:
         worker = deployment.start().ready()
-        deployment.write(records([*loop("r1"), *loop("r2")], deployment.partitions))
+        paid = [
+            {**event, "cost_usd": 0.01} if event["type"] == "tool_end" else event
+            for event in (*loop("r1"), *loop("r2"))
+        ]
+        deployment.write(records(paid, deployment.partitions))
         deployment.wait_applied()
         by_run = {kill["run_id"]: kill for kill in kills(deployment)}
         said = {"r1": ("received", "applied"), "r2": ("received", "applied", "confirmed_dead")}
@@ -87,6 +91,7 @@ def test_a_kill_that_is_not_confirmed_is_told_and_a_confirmed_one_is_counted(
         (told,) = wait_until(lambda: alarms(deployment), "the alarm", context=deployment.logs)
         assert (told["pattern"], told["run_id"]) == ("kill_unconfirmed", "r1")
         assert worker.metric("loopwarden_kills_confirmed_total") == 1
+        assert 0 < worker.metric("loopwarden_saved_cost_usd_total") <= 6, "two runs, three dollars each at most"
         deployment.write([ack_of(deployment, by_run["r1"], "confirmed_dead")], topic="acks")
         wait_until(lambda: worker.metric("loopwarden_kills_confirmed_total") == 2, "the end to be counted")
 
