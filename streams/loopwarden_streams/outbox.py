@@ -48,6 +48,9 @@ MAX_OUTSTANDING = 32
 # millisecond, whether it carries one or a hundred.
 VERDICT_LINGER_S = 0.02
 
+# How long the next sums wait for the answer to the last ones, before they are added up with those after them.
+SHARED_WAIT_S = 0.2
+
 FENCE_TENANT = "*"
 
 
@@ -207,10 +210,12 @@ class Outbox:
         except KafkaError as error:
             log.warning("sums of tools and tenants are lost, the broker does not take them: %r", error)
 
-    def is_sharing(self) -> bool:
-        """Return whether the broker has not answered to what was shared last: it may be away, and more can wait."""
+    async def has_shared(self) -> bool:
+        """Return whether the broker has answered to what was shared last, within a moment: else more can wait."""
+        if self._shared:
+            await asyncio.wait(self._shared, timeout=SHARED_WAIT_S)
         self._settle_shared()
-        return bool(self._shared)
+        return not self._shared
 
     def _settle_shared(self) -> None:
         answered = [future for future in self._shared if future.done()]

@@ -35,7 +35,7 @@ class SharedOut:
 
         Not before the broker has answered to the last sums: while it is away they are added up, and wait here.
         """
-        if self._outbox.is_sharing():
+        if not await self._outbox.has_shared():
             return
         for partition in list(self._partitions.values()):
             if partition.has_to_send:
@@ -44,7 +44,7 @@ class SharedOut:
 
     async def loads(self) -> None:
         """Send what the tenants did and spent, from every partition. Waits as `sums` does."""
-        if self._outbox.is_sharing():
+        if not await self._outbox.has_shared():
             return
         for partition in list(self._partitions.values()):
             if partition.loads:
