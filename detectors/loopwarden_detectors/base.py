@@ -33,7 +33,7 @@ PATIENT: Final = 128  # it polled, or let time pass
 SAME_RESULT: Final = (
     256  # a declared read had an answer that the ring holds, an undeclared tool that of the call before
 )
-LONGER: Final = 512  # the tool of the call before, and longer arguments
+LONGER: Final = 512  # the tool of the call before, and its arguments with more at their end
 ALIKE: Final = 1_024  # the tool of the call before, and arguments of nearly the same length
 WATCHED: Final = 2_048  # a rule set its bit in `RunState.watched`: it wants to see the next call, whatever it is
 MILESTONE: Final = 4_096  # it is the 32nd of its run, the 64th, and so on
@@ -81,6 +81,7 @@ class Call(Struct, gc=False):
         is_volatile: Its result was compared without what is new each time (`volatile_keys`).
         is_new_write: A successful write that did not occur among the last 40 calls: the world moved.
         is_wait: The call only let time pass.
+        grown_from: How many bytes of the arguments are those of the call before, 0 if they do not begin with them.
         offset: Source offset of the step, -1 if there is none.
     """
 
@@ -103,6 +104,7 @@ class Call(Struct, gc=False):
     is_volatile: bool
     is_new_write: bool
     is_wait: bool
+    grown_from: int
     offset: int
 
 

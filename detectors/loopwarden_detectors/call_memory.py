@@ -118,13 +118,19 @@ def remember_call(  # noqa: C901, PLR0912, PLR0915 - the way of every call of a 
     is_unproductive = not wait and signs & _BAD_SIGNS != 0 and (is_void or _is_unproductive(run, effect, outcome, kind))
     kind |= UNPRODUCTIVE if is_unproductive else 0
     tool = run.tool_number(step.tool)
-    args_bytes = 0 if step.args is UNSET else len(step.args)
-    if tool == run.last_tool and args_bytes:
-        if args_bytes > run.args_bytes:
-            signs |= LONGER
-        if -_ALIKE_BYTES <= args_bytes - run.args_bytes <= _ALIKE_BYTES:
+    grown_from = args_bytes = args_crc = 0
+    if step.args is not UNSET:
+        args_bytes = len(step.args)
+        before = run.args_bytes if tool == run.last_tool else 0
+        if before and -_ALIKE_BYTES <= args_bytes - before <= _ALIKE_BYTES:
             signs |= ALIKE
-    run.last_tool = tool
+        if MIN_ARGS_BYTES <= args_bytes <= MAX_ARGS_BYTES:
+            args = bytes(step.args)
+            args_crc = crc32(args[:-CLOSING_BYTES])
+            if args_bytes > before and run.args_crc and crc32(args[: before - CLOSING_BYTES]) == run.args_crc:
+                signs |= LONGER
+                grown_from = before - CLOSING_BYTES
+    run.last_tool, run.args_bytes, run.args_crc = tool, args_bytes, args_crc
     mark = mark_of(result, key)
     ring = run.ring
     newest = ring.find_call(mark)
@@ -214,18 +220,9 @@ def remember_call(  # noqa: C901, PLR0912, PLR0915 - the way of every call of a 
         is_volatile,
         is_new_write,
         wait,
+        grown_from,
         offset,
     )
-
-
-def remember_arguments(run: RunState, step: ToolEnd) -> None:
-    """Keep of a call's arguments what the next one is compared with, after the rules looked at it. Cost: 0.4 µs."""
-    args = step.args
-    run.args_bytes = run.args_crc = 0
-    if args is not UNSET:
-        run.args_bytes = size = len(args)
-        if MIN_ARGS_BYTES <= size <= MAX_ARGS_BYTES:
-            run.args_crc = crc32(bytes(args)[:-CLOSING_BYTES])
 
 
 def _note_step(run: RunState, in_round: int, is_unproductive: bool, is_stuck: bool, is_void: bool, wait: bool) -> None:

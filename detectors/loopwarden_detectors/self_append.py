@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
-from zlib import crc32
 
 from msgspec import Struct
 
@@ -57,7 +56,7 @@ class SelfAppend:
 
     Levels: observe 3, nudge 4, kill 8, which only repeated text earns (`SelfAppendConfig`, with sources). A new answer
     of a declared read within the last four calls lowers the kill.
-    Cost: 0.5 µs for a longer call of the same tool; 1.5 µs where it grows out of the one before.
+    Cost: 1.5 µs for a call that grows out of the one before, nothing for others.
     """
 
     name: ClassVar[str] = "self_append"
@@ -66,12 +65,10 @@ class SelfAppend:
 
     def observe(self, run: RunState, call: Call, policy: Policy) -> Finding | None:
         """Judge one call. See the class."""
-        size = run.args_bytes - CLOSING_BYTES
-        if not run.args_crc or call.in_round or call.is_wait:
+        if call.in_round or call.is_wait:
             return None
+        size = call.grown_from
         args = bytes(call.step.args)  # type: ignore[arg-type]  # a call that bears the sign has arguments
-        if crc32(args[:size]) != run.args_crc:
-            return None
         piece = args[size:-CLOSING_BYTES].strip(_SEPARATORS)
         is_copy = len(piece) >= MIN_PIECE_BYTES and piece in args[:size]
         mark, _ = run.ring.before(1)

@@ -156,7 +156,7 @@ def observe(
         mode: In force for the tenant; `off` says nothing.
         busiest: The tools that it calls most, for a verdict.
 
-    Cost: 20 µs.
+    Cost: 10 µs, 20 µs where a limit is set.
     """
     is_new = bool(load.seconds) and state.admit(load) == "new"
     seconds = load.seconds if is_new else ()
@@ -165,12 +165,13 @@ def observe(
     for one in seconds:
         state.add(one)
     state.set_live(load)
-    used = state.used(state.now_ms, state.sent_ms)
+    limits = limits_of(config) if mode != "off" else {}
+    used = state.used(state.now_ms, state.sent_ms) if limits else {}
     said = []
-    for limit, allowed in limits_of(config).items():
+    for limit, allowed in limits.items():
         percent = used[limit] * _ALL / allowed
         level, threshold = (NUDGE, _ALL) if percent >= _ALL else (OBSERVE, config.warn_percent)
-        if mode == "off" or percent < config.warn_percent or level <= state.levels.get(limit, 0):
+        if percent < config.warn_percent or level <= state.levels.get(limit, 0):
             continue
         state.levels[limit] = int(level)
         state.said += 1

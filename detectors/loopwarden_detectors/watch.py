@@ -21,7 +21,7 @@ from loopwarden_detectors.base import (
     TickDetector,
 )
 from loopwarden_detectors.budget import Budget
-from loopwarden_detectors.call_memory import remember_arguments, remember_call
+from loopwarden_detectors.call_memory import remember_call
 from loopwarden_detectors.changing_repeat import ChangingRepeat
 from loopwarden_detectors.context_rot import ContextRot, ContextRotCalls
 from loopwarden_detectors.cycle import Cycle
@@ -261,7 +261,6 @@ def _end_call(
     findings = None if call is None else _look_at(run, call, policy)
     if len(tree.runs) > 1:
         end_waits(tree, run, call)
-    remember_arguments(run, step)
     of_tree = _OBSERVE_TREE(tree, run, policy, tree.now_ms)
     if findings is None and not of_tree and not is_violation:
         return NOTHING if stop is None or run.stop is stop else _resumed(tree, run, step, stop)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from loopwarden_models.hashes import derived_id
 
 
@@ -15,12 +17,13 @@ def command_id(tenant: str, run_id: str, incarnation: str, detector: str, loop_i
     return derived_id("command", tenant, run_id, incarnation, detector, loop_id, episode)
 
 
+@lru_cache(maxsize=10_000)
 def control_partition(tenant: str, partitions: int) -> int:
     """Return the control-topic partition of `tenant`: `murmur2(tenant) % partitions`, as Kafka's Java client.
 
     Computed by us and passed explicitly, because the clients' default hashes differ.
 
-    Cost: about 3 µs; keep the answer per tenant.
+    Cost: 3 µs for a tenant that was not asked for lately, else 0.1 µs.
     """
     return (murmur2(tenant.encode()) & 0x7FFFFFFF) % partitions
 

@@ -172,8 +172,9 @@ class Ingest:
         refused: Refused = []
         counts = self._counts
         count = counts.add
-        add_load = partition.loads.add_again if partition.is_replaying else partition.loads.add
-        add_up = partition.sums.add_again if partition.is_replaying else partition.sums.add
+        is_told = partition.was_owned and partition.is_replaying
+        add_load = partition.loads.add_again if is_told else partition.loads.add
+        add_up = partition.sums.add_again if is_told else partition.sums.add
         newest_ms = partition.watermark_ms
         step: AnyStep | None = None
         for record in records:

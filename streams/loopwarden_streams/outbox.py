@@ -11,7 +11,6 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -77,7 +76,6 @@ class Outbox:
         self._lingering: set[asyncio.Task[None]] = set()
         self._shared: list[asyncio.Future[Any]] = []
         self._failed: TransportError | None = None
-        self._control_partition = lru_cache(maxsize=10_000)(self._partition_of_tenant)
 
     async def publish(
         self, partition: Partition, decisions: Sequence[tuple[Decision, int]], letters: Sequence[Out]
@@ -193,7 +191,7 @@ class Outbox:
                 self._settings.topic("control.state"),
                 key=fence.key.encode(),
                 value=self._encode_control(fence),
-                partition=self._control_partition(FENCE_TENANT),
+                partition=self._partition_of(FENCE_TENANT),
             )
         except KafkaError as error:
             raise TransportError(f"the fence of partition {partition.number} was refused: {error!r}") from error
@@ -233,7 +231,7 @@ class Outbox:
         out: defaultdict[int, list[Out]] = defaultdict(list)
         for record in records:
             tenant = record.key.partition("|")[0]
-            out[self._control_partition(tenant)].append(Out(record.key.encode(), self._encode_control(record)))
+            out[self._partition_of(tenant)].append(Out(record.key.encode(), self._encode_control(record)))
         await self._hand_over(partition, self._control, "control.state", out)
 
     async def delete_records(self, partition: Partition, keys: Sequence[str]) -> None:
@@ -244,7 +242,7 @@ class Outbox:
         """
         out: defaultdict[int, list[Out]] = defaultdict(list)
         for key in keys:
-            out[self._control_partition(key.partition("|")[0])].append(Out(key.encode(), None))
+            out[self._partition_of(key.partition("|")[0])].append(Out(key.encode(), None))
         await self._hand_over(partition, self._control, "control.state", out)
 
     async def say(self, partition: Partition, verdicts: Sequence[Verdict]) -> None:
@@ -307,14 +305,14 @@ class Outbox:
             record = run_record(partition, found, issued)
             if record is not None:
                 tenant = record.key.partition("|")[0]
-                records[self._control_partition(tenant)].append(Out(record.key.encode(), self._encode_control(record)))
+                records[self._partition_of(tenant)].append(Out(record.key.encode(), self._encode_control(record)))
             asked = found.question
             if asked is not None:
                 question = question_record(partition, asked, self._range(partition, offset, offset))
-                number = self._control_partition(asked.tenant)
+                number = self._partition_of(asked.tenant)
                 records[number].append(Out(question.key.encode(), self._encode_control(question)))
         for command in commands:
-            number = self._control_partition(command.tenant)
+            number = self._partition_of(command.tenant)
             orders[number].append(Out(f"{command.tenant}|{command.run_id}".encode(), self._encode_control(command)))
         for topic, outgoing in (("control.state", records), ("control.commands", orders)):
             for number, out in outgoing.items():
@@ -326,7 +324,7 @@ class Outbox:
                 self._settings.topic("control.state"),
                 key=record.key.encode(),
                 value=self._encode_control(record),
-                partition=self._control_partition(tenant),
+                partition=self._partition_of(tenant),
             )
         )
 
@@ -370,7 +368,7 @@ class Outbox:
         first = first_offset if first_offset >= 0 else offset
         return EvidenceRange(topic=self._steps_topic, partition=partition.number, offsets=[first, offset])
 
-    def _partition_of_tenant(self, tenant: str) -> int:
+    def _partition_of(self, tenant: str) -> int:
         return control_partition(tenant, self._settings.control_partitions)
 
 

@@ -48,6 +48,7 @@ class Partition:
         covered: By source, the newest offset that a checkpoint made durable. `covered_at`: `time.monotonic()` of it.
         is_saved: A position record of this epoch is in the changelog, so that nobody takes the epoch again.
         replay_until: End of the steps when this ownership began: below it, steps may come that were judged before.
+        was_owned: Somebody owned the partition before, and may have told of its steps already.
         early: Acknowledgements that came before that was read.
         sought: By source, the last hole that was read again, as (expected, found). `sought_at`: when.
         policy: In force for the tools.
@@ -83,6 +84,7 @@ class Partition:
     covered_at: float = field(default_factory=time.monotonic)
     is_saved: bool = False
     replay_until: int = 0
+    was_owned: bool = False
     early: EarlyAnswers = field(default_factory=EarlyAnswers)
     sought: dict[str, tuple[int, int]] = field(default_factory=dict)
     sought_at: float = 0.0

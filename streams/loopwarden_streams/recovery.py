@@ -145,6 +145,8 @@ class Recovery:
             covered = starts[TP(self._settings.topic(source), number)].offset - 1 if saved is None else saved
             partition.covered[source] = covered
             partition.next_offset[source] = covered + 1
+        # An owner commits where it begins, below, before it says anything of what it reads.
+        partition.was_owned = position is not None or starts[TP(self._settings.topic(STEPS), number)].is_committed
         stored = max((epoch_of(value) for value in snapshots.values()), default=-1)
         partition.epoch = max(self._app.consumer_generation_id, stored + 1, 0)
         store.epochs[number] = max(stored, store.epochs.get(number, -1))

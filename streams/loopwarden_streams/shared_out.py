@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import lru_cache
 
 from loopwarden_models.codec import encode
 from loopwarden_models.ids import control_partition
@@ -23,7 +22,6 @@ class SharedOut:
         self._outbox = outbox
         self._partitions = partitions
         self._count = settings.partitions
-        self._partition_of = lru_cache(maxsize=10_000)(lambda tenant: control_partition(tenant, settings.partitions))
 
     async def send(self, partition: Partition) -> None:
         """Hand over all that a partition has to say. Under its lock: what it says must stay in order."""
@@ -58,7 +56,7 @@ class SharedOut:
         turns, partition.turns = partition.turns, []
         for turn in turns:
             record = Out(task_key(turn.tenant, turn.fingerprint), encode(turn))
-            out.setdefault(self._partition_of(turn.tenant), []).append(record)
+            out.setdefault(control_partition(turn.tenant, self._count), []).append(record)
         await self._outbox.share(out)
 
     async def _send_loads(self, partition: Partition) -> None:

@@ -71,6 +71,28 @@ def test_a_loop_is_counted_on_across_a_restart(apache_kafka: ApacheKafka, tmp_pa
         assert complaints(deployment, before + after) == ""
 
 
+def test_only_where_somebody_may_have_told_of_them_are_steps_told_of_one_by_one(
+    apache_kafka: ApacheKafka, tmp_path: Path
+) -> None:
+    """A first owner adds up its backlog. One after it reads what was told of perhaps, and must not tell of it twice."""
+    before, after = halves(60, seed=29)
+
+    async def scenario(deployment: Deployment) -> None:
+        await write(deployment, before)
+        async with running(deployment) as detector:
+            assert not any(partition.was_owned for partition in detector.partitions.values())
+            await applied(deployment, detector)
+        await write(deployment, after)
+        async with running(deployment) as detector:
+            assert all(partition.was_owned for partition in detector.partitions.values())
+            await applied(deployment, detector)
+
+    with enforcing(apache_kafka, tmp_path) as deployment:
+        asyncio.run(scenario(deployment))
+
+        assert complaints(deployment, before + after) == ""
+
+
 def test_an_exception_in_the_agent_commits_nothing(
     apache_kafka: ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
