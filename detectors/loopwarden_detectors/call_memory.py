@@ -86,7 +86,7 @@ def remember_call(  # noqa: C901, PLR0912, PLR0915 - the way of every call of a 
         policy: In force.
         offset: Source offset of the step, -1 if there is none.
 
-    Cost: about 1.5 µs.
+    Cost: about 2 µs.
     """
     key, result = keys
     effect = effect_of(step, policy)
@@ -122,12 +122,13 @@ def remember_call(  # noqa: C901, PLR0912, PLR0915 - the way of every call of a 
     if step.args is not UNSET:
         args_bytes = len(step.args)
         before = run.args_bytes if tool == run.last_tool else 0
-        if before and -_ALIKE_BYTES <= args_bytes - before <= _ALIKE_BYTES:
+        if before and abs(args_bytes - before) <= _ALIKE_BYTES:
             signs |= ALIKE
         if MIN_ARGS_BYTES <= args_bytes <= MAX_ARGS_BYTES:
             args = bytes(step.args)
             args_crc = crc32(args[:-CLOSING_BYTES])
-            if args_bytes > before and run.args_crc and crc32(args[: before - CLOSING_BYTES]) == run.args_crc:
+            # A checksum of 0 stands for arguments that are not compared.
+            if 0 < before < args_bytes and run.args_crc and crc32(args[: before - CLOSING_BYTES]) == run.args_crc:
                 signs |= LONGER
                 grown_from = before - CLOSING_BYTES
     run.last_tool, run.args_bytes, run.args_crc = tool, args_bytes, args_crc

@@ -52,7 +52,7 @@ class TenantFleet:
             act: False says it in shadow: it is too old to do something about.
             busiest: The tools that the tenant calls most, for a verdict.
 
-        Cost: 20 µs.
+        Cost: 4 µs, 12 µs where the tenant has a limit.
         """
         state = self.tenants.get(load.tenant)
         if state is None:

@@ -23,7 +23,7 @@ def control_partition(tenant: str, partitions: int) -> int:
 
     Computed by us and passed explicitly, because the clients' default hashes differ.
 
-    Cost: 3 µs for a tenant that was not asked for lately, else 0.1 µs.
+    Cost: 2 µs for a tenant that was not asked for lately, else 0.1 µs.
     """
     return (murmur2(tenant.encode()) & 0x7FFFFFFF) % partitions
 

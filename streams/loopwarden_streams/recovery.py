@@ -145,7 +145,8 @@ class Recovery:
             covered = starts[TP(self._settings.topic(source), number)].offset - 1 if saved is None else saved
             partition.covered[source] = covered
             partition.next_offset[source] = covered + 1
-        # An owner commits where it begins, below, before it says anything of what it reads.
+        # An owner commits where it begins (`rebuild`) before it tells of anything. One that cannot is a member no more:
+        # whoever tells of the same steps, the owner of a tool counts no call twice (`ToolState.admit`).
         partition.was_owned = position is not None or starts[TP(self._settings.topic(STEPS), number)].is_committed
         stored = max((epoch_of(value) for value in snapshots.values()), default=-1)
         partition.epoch = max(self._app.consumer_generation_id, stored + 1, 0)

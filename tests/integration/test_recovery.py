@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,9 @@ from tests._support.fleet import Event, differences, fleet, heard, judged, loopi
 from tests._support.kafka import ApacheKafka, OutRecord
 from tests._support.workers import Deployment
 
+from loopwarden_detectors.tool_faults import has_failed
+from loopwarden_models.codec import decode_step
+from loopwarden_models.events import ToolEnd
 from loopwarden_models.policy import Policy
 from loopwarden_streams.detector import Detector
 from loopwarden_streams.ingest import Ingest
@@ -47,6 +52,18 @@ def complaints(deployment: Deployment, events: list[Event]) -> str:
     """Return what differs between what was said and what an undisturbed process says of `events`."""
     said = heard(deployment.messages("verdicts"), deployment.messages("control.commands"))
     return differences(judged(events, ENFORCE), said)
+
+
+def calls_told(deployment: Deployment) -> Counter[int]:
+    """Return how many partial sums on tool-health hold how many calls."""
+    sums = [one for one in deployment.messages("tool-health") if "seconds" in one and "tool" in one]
+    return Counter(sum(second["calls"] for second in one["seconds"]) for one in sums)
+
+
+def is_told(event: Event) -> bool:
+    """Return whether an event is a call that says something about its tool."""
+    step = decode_step(json.dumps(event).encode())
+    return isinstance(step, ToolEnd) and has_failed(step) is not None
 
 
 def test_a_loop_is_counted_on_across_a_restart(apache_kafka: ApacheKafka, tmp_path: Path) -> None:
@@ -80,16 +97,20 @@ def test_only_where_somebody_may_have_told_of_them_are_steps_told_of_one_by_one(
     async def scenario(deployment: Deployment) -> None:
         await write(deployment, before)
         async with running(deployment) as detector:
-            assert not any(partition.was_owned for partition in detector.partitions.values())
             await applied(deployment, detector)
+        added_up.update(await asyncio.to_thread(calls_told, deployment))
         await write(deployment, after)
         async with running(deployment) as detector:
-            assert all(partition.was_owned for partition in detector.partitions.values())
             await applied(deployment, detector)
 
+    added_up: Counter[int] = Counter()
     with enforcing(apache_kafka, tmp_path) as deployment:
         asyncio.run(scenario(deployment))
 
+        told = calls_told(deployment)
+        assert added_up.total() < sum(added_up.elements()) / 2
+        assert set(told - added_up) == {1}
+        assert sum(told.elements()) == sum(map(is_told, before + after))
         assert complaints(deployment, before + after) == ""
 
 

@@ -85,6 +85,16 @@ def test_another_call_in_between_ends_the_streak() -> None:
     assert said([*grown, looked, *copies(run, 3)]) == ["observe"] * (said(copies(Run(), 3)).count("observe"))
 
 
+@pytest.mark.parametrize("more", ["", "; make all"], ids=["the same", "more each time"])
+def test_a_call_does_not_grow_out_of_one_of_another_tool(more: str) -> None:
+    """Two tools by turns, asked the same or ever more, and answering the same: neither appends to what it was sent."""
+    run = Run()
+    steps = [run.call(("read", "open")[k % 2], {"cmd": "cd src" + more * k}, "the same answer") for k in range(12)]
+    steps += [run.call(f"tool-{k}", {"cmd": "cd src" + more * k}, "the same answer") for k in range(12)]
+
+    assert said(steps) == []
+
+
 def test_calls_side_by_side_do_not_grow_out_of_each_other() -> None:
     """They were all written at once."""
     run = Run()
