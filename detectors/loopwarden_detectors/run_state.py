@@ -228,7 +228,8 @@ class RunState(Struct, array_like=True, gc=False):
         self.round_left = self.round_size = self.silence = 0
         self.unproductive = self.stuck = self.joined = self.void = 0
         self.resweep = self.self_append = self.param_walk = None
-        self.novel_call = self.write_call = -1
+        self.novel_call = self.write_call = self.last_tool = -1
+        self.args_bytes = self.args_crc = 0
         self.watched = 0
         self.thought_mark = ~self.calls
         self.reflection = self.text_chant = self.context_rot = self.near_text = None

@@ -85,6 +85,19 @@ def test_another_call_in_between_ends_the_streak() -> None:
     assert said([*grown, looked, *copies(run, 3)]) == ["observe"] * (said(copies(Run(), 3)).count("observe"))
 
 
+@pytest.mark.parametrize("between", ["user_input", "run_start"])
+@pytest.mark.parametrize("pieces", [1, 2, 4])
+def test_no_call_grows_out_of_one_before_a_person_spoke(pieces: int, between: str) -> None:
+    """What was forgotten is not looked up: such a call could not be judged at all."""
+    run = Run()
+    before, after = copies(run, 5)[:pieces], copies(run, 8)[pieces:]
+    step = run.user() if between == "user_input" else run.start(goal="another task")
+    for seq, one in enumerate([*before, step, *after]):
+        one.seq = seq
+
+    assert said([*before, step, *after]) == ALL[:2] * (2 if pieces == 4 else 1)
+
+
 @pytest.mark.parametrize("more", ["", "; make all"], ids=["the same", "more each time"])
 def test_a_call_does_not_grow_out_of_one_of_another_tool(more: str) -> None:
     """Two tools by turns, asked the same or ever more, and answering the same: neither appends to what it was sent."""
