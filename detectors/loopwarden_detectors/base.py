@@ -130,6 +130,7 @@ class Finding(Struct, frozen=True, kw_only=True, gc=False):
         note: One sentence for people; never content of the run.
         effect: Declared effect of the call that repeats, where the rule knows that it repeats with its answer.
         cause: What the rule itself saw of the cause; see `causes.probable_cause`.
+        model: Where it rests on the meaning of texts, the models that were asked, with their versions.
     """
 
     detector: str
@@ -152,6 +153,7 @@ class Finding(Struct, frozen=True, kw_only=True, gc=False):
     note: str = ""
     effect: str = ""
     cause: CauseName | None = None
+    model: str | None = None
 
 
 def grade(

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from loopwarden_detectors.base import KILL, NUDGE, OBSERVE, Finding
 from loopwarden_detectors.ladder_state import is_news
-from loopwarden_models.events import Limits
+from loopwarden_models.events import MAX_INT, Limits, ModelEnd
 from loopwarden_models.hashes import stable_key
 from loopwarden_models.patterns import Level
 
@@ -311,3 +311,27 @@ def _is_stuck(run: RunState) -> bool:
         loop.level and not loop.is_limit and run.calls - loop.last_call < _STUCK_WITHIN_CALLS
         for loop in run.loops or ()
     )
+
+
+def count_cost(tree: TreeState, run: RunState, cost_usd: float) -> None:
+    """Add what a step cost to what counts it. Cost: 0.1 µs."""
+    tree.cost_usd += cost_usd
+    if run.own is not None:
+        run.own.cost_usd += cost_usd
+
+
+def count_answer(tree: TreeState, run: RunState, step: ModelEnd) -> None:
+    """Add an answer of the model, its tokens and its cost, to what counts them. Cost: 0.4 µs."""
+    tree.model_calls += 1
+    own = run.own
+    if own is not None:
+        own.model_calls += 1
+    usage = step.usage
+    if usage is not None:
+        tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
+        # Nothing sane comes near it, but the sum has to fit into a snapshot whatever a runtime reports.
+        tree.tokens = min(tree.tokens + tokens, MAX_INT)
+        if own is not None:
+            own.tokens = min(own.tokens + tokens, MAX_INT)
+    if step.cost_usd is not None:
+        count_cost(tree, run, step.cost_usd)

@@ -9,8 +9,7 @@ from zlib import crc32
 from msgspec import Struct
 
 from loopwarden_detectors.base import KILL, NONE, NUDGE, OBSERVE, Finding
-from loopwarden_detectors.novelty import RECENT_CALLS, is_learning
-from loopwarden_detectors.rings import GUARDED, POLLS, SILENT, UNPRODUCTIVE, WAITS
+from loopwarden_detectors.novelty import FIRST_TIME, calls_since, has_moved_lately, news_of_last
 from loopwarden_detectors.sketch import likeness, sketch
 from loopwarden_detectors.streak_finding import finding_of
 from loopwarden_models.events import AnyStep, ModelEnd
@@ -49,10 +48,6 @@ _LOW: Final = 0xFFFF_FFFF
 # 256 bytes; of a longer text the first and the last 1,000 characters count.
 _KEPT: Final = 64
 _HALF_CHARS: Final = 1_000
-
-_NOTHING_NEW: Final = UNPRODUCTIVE | GUARDED | SILENT
-# A loop over one answer begins with that answer, which was new.
-_FIRST_TIME: Final = 1
 
 
 class NearTextState(Struct, array_like=True, gc=False):
@@ -195,33 +190,12 @@ def _grade(run: RunState, state: NearTextState, config: NearTextConfig) -> tuple
     alike = state.window.bit_count()
     if alike < config.observe:
         return NONE, config.observe
-    if alike < config.nudge or _has_moved(run):
+    if alike < config.nudge or has_moved_lately(run):
         return OBSERVE, config.observe
-    waits, news = _in_between(run)
-    if waits or (news > _FIRST_TIME and state.count < config.nudge_undeclared):
+    [first, *_] = _rows(run.texts)
+    waits, news = news_of_last(run, calls_since(run, first[3]))
+    if waits or (news > FIRST_TIME and state.count < config.nudge_undeclared):
         return OBSERVE, config.observe
     if state.count < config.kill or news:
-        return NUDGE, config.nudge if news <= _FIRST_TIME else config.nudge_undeclared
+        return NUDGE, config.nudge if news <= FIRST_TIME else config.nudge_undeclared
     return KILL, config.kill
-
-
-def _has_moved(run: RunState) -> bool:
-    """Return whether one of the last calls, by its declared effect, brought or wrote something new."""
-    return is_learning(run) or (run.write_call >= 0 and run.calls - run.write_call < RECENT_CALLS)
-
-
-def _in_between(run: RunState) -> tuple[bool, int]:
-    """Return whether a call between the newest messages waited or polled, and how many brought what may be new.
-
-    An answer that is not reported may be new. Cost: 10 µs.
-    """
-    [first, *_] = _rows(run.texts)
-    known: set[int] = set()
-    waits, news = False, 0
-    for result, _, low_seq, kind in run.ring.newest_rows(len(run.ring)):
-        if run.seq - (run.seq - low_seq & _LOW) > first[3]:
-            waits = waits or kind & (POLLS | WAITS) != 0
-            news += not (kind & _NOTHING_NEW or result in known)
-        if result:
-            known.add(result)
-    return waits, news

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from loopwarden_detectors import semantic_repeat
 from loopwarden_detectors.near_text import renumbered
 
 if TYPE_CHECKING:
@@ -12,10 +13,6 @@ if TYPE_CHECKING:
 
 def renumber(run: RunState) -> None:
     """Date what is remembered before the first step: `seq` begins anew, and what comes now is later. Cost: 2 µs."""
-    if run.exact_repeat is not None:
-        run.exact_repeat.first_seq = 0
-    if run.changing_repeat is not None:
-        run.changing_repeat.first_seq = 0
     for error in run.same_error or ():
         error.first_seq = 0
     for sweep in run.resweep or ():
@@ -31,11 +28,12 @@ def renumber(run: RunState) -> None:
             refusals.renumber()
     for poll in run.frozen_poll or ():
         poll.first_seq = 0
-    if run.same_output is not None:
-        run.same_output.first_seq = 0
     run.texts = renumbered(run.texts)
-    for known in (run.sleep_only, run.reflection, run.text_chant, run.near_text, run.goal_drift):
+    streaks = (run.exact_repeat, run.changing_repeat, run.same_output)
+    for known in (*streaks, run.sleep_only, run.reflection, run.text_chant, run.near_text, run.goal_drift):
         if known is not None:
             known.first_seq = 0
+    if run.semantic is not None:
+        semantic_repeat.renumber(run.semantic)
     if run.context_rot is not None:
         run.context_rot.first_seq = run.context_rot.seq = 0

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from loopwarden_detectors.base import KILL, NUDGE, OBSERVE, Finding, grade
 from loopwarden_detectors.ladder_state import is_news
+from loopwarden_detectors.new_facts import FACT_BYTES, facts_of, is_known, remember
 from loopwarden_detectors.rings import POLLS, WAITS
 from loopwarden_detectors.sketch import likeness, sketch
 from loopwarden_models.events import AnyStep, Message, Progress, UserInput
@@ -37,6 +38,11 @@ _HALF_CHARS: Final = 400
 # From this message of a talk on texts are looked at: a shorter talk is never judged by them.
 _SKETCHED_FROM: Final = 3
 _MIN_LIKENESSES: Final = 2
+# A message that is so much like another is that one with another number: "could you check point 3 again?". judgement
+_SAME_PERCENT: Final = 85
+# Of a message the beginning is searched for facts, and of a talk the newest are remembered.
+_FACTS_CHARS: Final = 1_000
+_FACTS_BYTES: Final = 64 * FACT_BYTES
 
 _CHAIN_KEY: Final = stable_key("ping_pong:chain")
 
@@ -69,7 +75,9 @@ class Talk(Struct, array_like=True, gc=False):
         speakers: Who takes part.
         laps: By period from 2 on, how many messages in a row were between the same runs as the one a lap before.
         name_laps: The same by the names of the agents, as long as no run speaks twice: each message starts a new run.
-        likeness: Of the newest messages, how much each is like one of those before it, in per cent.
+        likeness: Of the newest messages, how much each is like one of those before it, in per cent; -1 if it told a
+            number, a name or a path that was not told before, and in words of its own.
+        facts: Hashes of those that were told, four bytes each.
     """
 
     first_seq: int
@@ -81,6 +89,7 @@ class Talk(Struct, array_like=True, gc=False):
     laps: list[int] = field(default_factory=lambda: [0] * len(_PERIODS))
     name_laps: list[int] | None = field(default_factory=lambda: [0] * len(_PERIODS))
     likeness: list[int] = field(default_factory=list)
+    facts: bytes = b""
 
 
 class PingPong:
@@ -94,7 +103,9 @@ class PingPong:
     when a person speaks to one of its runs; at a `progress` event. Time does not end it.
 
     Texts that are new, less than half like any of the six messages before, turn the kill into a nudge and the nudge
-    into an observation. Where no texts are reported, the circle counts alone.
+    into an observation. Where half of the messages tell a number, a name or a path that was not told before
+    (`new_facts`), and are no copies but for that, agents work something out: a circle is observed, a chain of 25
+    nudged. Where no texts are reported, the circle counts alone.
 
     Levels: observe at 4 messages, nudge at 6, kill at 10, or at a chain of 25 (`PingPongConfig`, with sources). The
     verdict is about the tree.
@@ -135,8 +146,8 @@ class PingPong:
             level, threshold, count = KILL, config.kill_hops, talk.hops
         else:
             level, threshold = grade(count, config.observe, config.nudge, None, config.kill)
-        if level > OBSERVE and _is_new(talk, config):
-            level, threshold = _demoted(level, config, threshold)
+        if level > OBSERVE and (_brings_facts(talk) or _is_new(talk, config)):
+            level, threshold = _demoted(level, config, threshold, is_chain=is_chain, brings_facts=_brings_facts(talk))
         loop_key = _CHAIN_KEY if not period else _loop_key(talk, period, by_name=by_name)
         if not is_news(run, policy, self.name, loop_key, level, count, tree=tree):
             return None
@@ -156,8 +167,12 @@ class PingPong:
         )
 
 
-def _demoted(level: Level, config: PingPongConfig, threshold: int) -> tuple[Level, int]:
-    return (NUDGE, threshold) if level == KILL else (OBSERVE, config.observe)
+def _demoted(
+    level: Level, config: PingPongConfig, threshold: int, *, is_chain: bool, brings_facts: bool
+) -> tuple[Level, int]:
+    if level == KILL and (is_chain or not brings_facts):
+        return NUDGE, threshold
+    return OBSERVE, config.observe
 
 
 def _key(text: str) -> int:
@@ -236,8 +251,10 @@ def _add(tree: TreeState, run: RunState, talk: Talk, said: Said, step: Message) 
     if talk.hops >= _SKETCHED_FROM and step.text:
         said.sketch = sketch(step.text, kept=_KEPT, half_chars=_HALF_CHARS)
         alike = [likeness(said.sketch, known.sketch, kept=_KEPT) for known in talk.said if known.sketch]
+        new = [fact for fact in facts_of(step.text[:_FACTS_CHARS]) if not is_known(talk.facts, fact)]
+        talk.facts = remember(talk.facts, new)[-_FACTS_BYTES:]
         if alike:
-            talk.likeness = [*talk.likeness[1 - MAX_PERIOD :], max(alike)]
+            talk.likeness = [*talk.likeness[1 - MAX_PERIOD :], -1 if new and max(alike) < _SAME_PERCENT else max(alike)]
     talk.said = [*talk.said[1 - MAX_PERIOD :], said]
 
 
@@ -306,4 +323,11 @@ def _loop_key(talk: Talk, period: int, *, by_name: bool) -> int:
 def _is_new(talk: Talk, config: PingPongConfig) -> bool:
     """Return whether the newest messages say something that was not said before them."""
     likeness = talk.likeness
-    return len(likeness) >= _MIN_LIKENESSES and sum(likeness) < config.same_percent * len(likeness)
+    like = sum(one for one in likeness if one > 0)
+    return len(likeness) >= _MIN_LIKENESSES and like < config.same_percent * len(likeness)
+
+
+def _brings_facts(talk: Talk) -> bool:
+    """Return whether half of the newest messages told something that was not told before them."""
+    likeness = talk.likeness
+    return len(likeness) >= _MIN_LIKENESSES and 2 * sum(one < 0 for one in likeness) >= len(likeness)

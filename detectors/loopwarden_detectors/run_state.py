@@ -34,6 +34,7 @@ from loopwarden_detectors.same_error import ErrorState
 from loopwarden_detectors.same_error_raw import RawErrorState
 from loopwarden_detectors.same_output import SameOutputState
 from loopwarden_detectors.self_append import AppendState
+from loopwarden_detectors.semantic_repeat import SemanticState
 from loopwarden_detectors.silent_run import SilentState
 from loopwarden_detectors.sleep_only import SleepState
 from loopwarden_detectors.stops import StopState
@@ -49,6 +50,8 @@ FORMAT = 3
 # (tests/property/test_state_size.py). Half of all have less than 1 KB. A larger tree has at most as much for each run.
 MAX_SNAPSHOT_BYTES = 7_168
 MAX_SNAPSHOT_BYTES_ASCII = 6_144
+# Beside it what is kept of the meaning of a run's words, where a model of texts is at hand.
+MAX_MEANING_BYTES = 6_144
 MAX_RUNS_PER_TREE = 64
 
 MAX_CALL_ID_BYTES = 512
@@ -121,6 +124,7 @@ class RunState(Struct, array_like=True, gc=False):
         host: The runtime that was heard of last, by its acknowledgements, else by `run_start`; for people.
         open_tools: Numbers of the tools of `open_calls`.
         insist_seq: Step at which a goal was declared that tells the run never to give up, -1 = none.
+        semantic: What its words meant, where a model of texts is at hand.
     """
 
     incarnation: str
@@ -194,6 +198,7 @@ class RunState(Struct, array_like=True, gc=False):
     host: str = ""
     open_tools: bytearray | None = None
     insist_seq: int = -1
+    semantic: SemanticState | None = None
 
     def tool_number(self, tool: str) -> int:
         """Return the number of `tool` in this run's table, `OTHER_TOOL` if the table is full."""
@@ -234,6 +239,7 @@ class RunState(Struct, array_like=True, gc=False):
         self.thought_mark = ~self.calls
         self.reflection = self.text_chant = self.context_rot = self.near_text = None
         self.texts = b""
+        self.semantic = None
         if self.goal_drift is not None:
             self.goal_drift.start_segment()
         self.round_twins = self.frozen_poll = self.same_output = self.sleep_only = None

@@ -52,6 +52,7 @@ def finding_of(
     has_veto: bool = True,
     effect: str = "",
     cause: CauseName | None = None,
+    model: str | None = None,
 ) -> Finding | None:
     """Return the finding about a streak, `None` if there is nothing new to say or to do about it.
 
@@ -69,6 +70,7 @@ def finding_of(
         has_veto: Progress after the beginning lowers what is above a nudge.
         effect: See `Finding`.
         cause: See `Finding`.
+        model: See `Finding`.
 
     Cost: 0.5 µs; 1.5 µs if it is told.
     """
@@ -90,4 +92,5 @@ def finding_of(
         note=note(),
         effect=effect,
         cause=cause,
+        model=model,
     )

@@ -87,6 +87,7 @@ def tell(
         recovery=recovery,
         recovery_level=recovery_level,
         probable_cause=probable_cause(run, finding),
+        model=finding.model,
     )
 
 

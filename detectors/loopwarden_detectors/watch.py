@@ -20,7 +20,7 @@ from loopwarden_detectors.base import (
     StepDetector,
     TickDetector,
 )
-from loopwarden_detectors.budget import Budget
+from loopwarden_detectors.budget import Budget, count_answer, count_cost
 from loopwarden_detectors.call_memory import remember_call
 from loopwarden_detectors.changing_repeat import ChangingRepeat
 from loopwarden_detectors.context_rot import ContextRot, ContextRotCalls
@@ -31,6 +31,7 @@ from loopwarden_detectors.frozen_poll import FrozenPoll, end_waits
 from loopwarden_detectors.identity import keys_of
 from loopwarden_detectors.interleaved_repeat import InterleavedRepeat
 from loopwarden_detectors.ladder import Decision, climb
+from loopwarden_detectors.meaning import Meaning
 from loopwarden_detectors.near_text import NearText
 from loopwarden_detectors.no_progress import NoProgress
 from loopwarden_detectors.no_write import NoWrite
@@ -41,14 +42,13 @@ from loopwarden_detectors.rate import Rate
 from loopwarden_detectors.reflection import Reflection
 from loopwarden_detectors.resweep import Resweep
 from loopwarden_detectors.retry_storm import RetryStorm
-from loopwarden_detectors.rings import (
-    add_new_key,
-)
+from loopwarden_detectors.rings import add_new_key
 from loopwarden_detectors.run_state import MAX_CALL_ID_BYTES, RunState, TreeState
 from loopwarden_detectors.same_error import SameError
 from loopwarden_detectors.same_error_raw import SameErrorRaw
 from loopwarden_detectors.same_output import SameOutput
 from loopwarden_detectors.self_append import SelfAppend
+from loopwarden_detectors.semantic_repeat import SemanticRepeat
 from loopwarden_detectors.silent_run import SilentRun
 from loopwarden_detectors.sleep_only import SleepOnly
 from loopwarden_detectors.stops import StopState
@@ -105,6 +105,8 @@ STEP_DETECTORS: Final[tuple[StepDetector, ...]] = (
 )
 TICK_DETECTORS: Final[tuple[TickDetector, ...]] = (_REFLECTION, _SILENT_RUN)
 BUDGET: Final = Budget()
+# Asked where there is a model of texts.
+SEMANTIC: Final = SemanticRepeat()
 # A person's rejection is no call: the rule about refusals is asked for it besides.
 _OBSERVE_REJECTION = Denied().observe_rejection
 DETECTORS: Final = tuple(
@@ -112,6 +114,7 @@ DETECTORS: Final = tuple(
         (
             *(rule.name for rule in CALL_DETECTORS),
             *(rule.name for rule in STEP_DETECTORS),
+            SEMANTIC.name,
             BUDGET.name,
             *(rule.name for rule in TICK_DETECTORS),
         )
@@ -150,6 +153,7 @@ def observe(
     offset: int = -1,
     latest_ms: int | None = None,
     act: bool = True,
+    meaning: Meaning | None = None,
 ) -> Sequence[Decision]:
     """Judge one step event.
 
@@ -161,6 +165,7 @@ def observe(
         latest_ms: Upper bound of the event's time in Unix milliseconds, usually when the broker got it plus a
             tolerance. A clock that runs ahead is cut to it.
         act: See `ladder.climb`.
+        meaning: A model of texts, if there is one.
 
     Returns:
         Decisions to publish, in order. Empty for nearly every event of a healthy run.
@@ -179,13 +184,13 @@ def observe(
             return NOTHING
         if policy.is_layered:
             policy = policy.of(tree.tenant, run.agent, tree.root_run_id).for_tool(step.tool)
-        return _end_call(tree, run, step, keys, policy, offset, act)
+        return _end_call(tree, run, step, keys, policy, offset, act, meaning)
     run = lifecycle.admit(tree, step, latest_ms)
     if run is None:
         return NOTHING
     if policy.is_layered:
         policy = policy.of(tree.tenant, run.agent, tree.root_run_id)
-    return _observe_other(tree, run, step, policy, offset, act)
+    return _observe_other(tree, run, step, policy, offset, act, meaning)
 
 
 def tick(
@@ -225,7 +230,14 @@ def tick(
 
 
 def _end_call(
-    tree: TreeState, run: RunState, step: ToolEnd, keys: tuple[int, int], policy: Policy, offset: int, act: bool
+    tree: TreeState,
+    run: RunState,
+    step: ToolEnd,
+    keys: tuple[int, int],
+    policy: Policy,
+    offset: int,
+    act: bool,
+    meaning: Meaning | None,
 ) -> Sequence[Decision]:
     call_id = step.call_id
     id_key = 0
@@ -245,7 +257,7 @@ def _end_call(
         if run.own is not None:
             run.own.attempts += 1
     if step.cost_usd is not None:
-        _count_cost(tree, run, step.cost_usd)
+        count_cost(tree, run, step.cost_usd)
     run.calls += 1
     tree.calls += 1
     put_out = step.result_bytes
@@ -259,6 +271,8 @@ def _end_call(
     is_violation = stop is not None and start_ms is None and _goes_on(tree, run, step)
     call = remember_call(run, step, keys, policy, offset)
     findings = None if call is None else _look_at(run, call, policy)
+    if meaning is not None:
+        findings = _heard(findings, SEMANTIC.hear_call(run, step, keys[1], policy, offset, meaning))
     if len(tree.runs) > 1:
         end_waits(tree, run, call)
     of_tree = _OBSERVE_TREE(tree, run, policy, tree.now_ms)
@@ -280,15 +294,38 @@ def _look_at(run: RunState, call: Call, policy: Policy) -> list[Finding] | None:
     return findings
 
 
+def _heard(findings: list[Finding] | None, heard: Finding | None) -> list[Finding] | None:
+    return findings if heard is None else [*(findings or ()), heard]
+
+
+def _look_at_other(
+    tree: TreeState, run: RunState, step: AnyStep, policy: Policy, offset: int, meaning: Meaning | None
+) -> Sequence[Finding]:
+    # Before the others: they note where this answer of the model stands, and it asks where the one before stood.
+    findings = None if meaning is None else _heard(None, SEMANTIC.hear_text(run, step, policy, offset, meaning))
+    for look in _ASKED_AT[type(step)]:
+        findings = _heard(findings, look(tree, run, step, policy, offset))
+    return findings or ()
+
+
 def _observe_other(
-    tree: TreeState, run: RunState, step: AnyStep, policy: Policy, offset: int, act: bool
+    tree: TreeState,
+    run: RunState,
+    step: AnyStep,
+    policy: Policy,
+    offset: int,
+    act: bool,
+    meaning: Meaning | None,
 ) -> Sequence[Decision]:
     is_violation = False
     rejection = None
     extra: Sequence[Decision] = NOTHING
     stop = run.stop
     if type(step) is ModelEnd:
-        _count_model_call(tree, run, step)
+        announced = step.tool_calls
+        run.round_left = 0 if announced is None else min(announced, MAX_ROUND)
+        run.round_size = 0
+        count_answer(tree, run, step)
         is_violation = run.stop is not None and lifecycle.goes_on(tree, run, _began_ms(step))
     elif type(step) is ToolStart:
         if lifecycle.open_call(run, step):
@@ -311,10 +348,7 @@ def _observe_other(
     findings = _OBSERVE_TREE(tree, run, policy, tree.now_ms)
     if rejection is not None:
         findings = [rejection, *findings]
-    for look in _ASKED_AT[type(step)]:
-        finding = look(tree, run, step, policy, offset)
-        if finding is not None:
-            findings = [*findings, finding]
+    findings = [*findings, *_look_at_other(tree, run, step, policy, offset, meaning)]
     if not findings and not is_violation:
         return extra or NOTHING
     decisions = climb(tree, run, findings, policy, seq=step.seq, act=act)
@@ -354,28 +388,3 @@ def _goes_on(tree: TreeState, run: RunState, step: ToolEnd) -> bool:
 def _began_ms(step: ToolEnd | ModelEnd) -> int | None:
     """Return when the step began at the earliest by the source's clock, `None` if it does not say."""
     return None if step.duration_ms is None else step.ts_ms - int(step.duration_ms) - RECKONED_MS
-
-
-def _count_cost(tree: TreeState, run: RunState, cost_usd: float) -> None:
-    tree.cost_usd += cost_usd
-    if run.own is not None:
-        run.own.cost_usd += cost_usd
-
-
-def _count_model_call(tree: TreeState, run: RunState, step: ModelEnd) -> None:
-    announced = step.tool_calls
-    run.round_left = 0 if announced is None else min(announced, MAX_ROUND)
-    run.round_size = 0
-    tree.model_calls += 1
-    own = run.own
-    if own is not None:
-        own.model_calls += 1
-    usage = step.usage
-    if usage is not None:
-        tokens = (usage.input_tokens or 0) + (usage.output_tokens or 0)
-        # Nothing sane comes near it, but the sum has to fit into a snapshot whatever a runtime reports.
-        tree.tokens = min(tree.tokens + tokens, MAX_INT)
-        if own is not None:
-            own.tokens = min(own.tokens + tokens, MAX_INT)
-    if step.cost_usd is not None:
-        _count_cost(tree, run, step.cost_usd)

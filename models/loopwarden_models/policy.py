@@ -40,6 +40,7 @@ from loopwarden_models.policy_errors import explain
 from loopwarden_models.policy_layers import agents_of, check_shape, holds_key, layers_for, merged, values_of
 from loopwarden_models.policy_sense import check_sense
 from loopwarden_models.rule_config import Config, Percent, RuleConfig
+from loopwarden_models.semantic_rules import SemanticRepeatConfig
 from loopwarden_models.step_rules import (
     ContextRotConfig,
     NearTextConfig,
@@ -201,6 +202,7 @@ class Policy(Config, frozen=True, dict=True):
     param_walk: ParamWalkConfig = ParamWalkConfig()
     text_chant: TextChantConfig = TextChantConfig()
     near_text: NearTextConfig = NearTextConfig()
+    semantic_repeat: SemanticRepeatConfig = SemanticRepeatConfig()
     reflection: ReflectionConfig = ReflectionConfig()
     context_rot: ContextRotConfig = ContextRotConfig()
     no_progress: NoProgressConfig = NoProgressConfig()

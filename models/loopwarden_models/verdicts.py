@@ -63,6 +63,7 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
         probable_cause: What probably stands behind it, by name; its text and countermeasure are in `causes`.
         policy: Version of the policy that it was judged by: its own name for itself, `@`, and a hash of what holds for
             this tenant.
+        model: Where the verdict rests on the meaning of texts, the models that were asked, with their versions.
     """
 
     v: Version
@@ -86,3 +87,4 @@ class Verdict(Struct, frozen=True, kw_only=True, omit_defaults=True):
     recovery_level: ShortText | None = None
     probable_cause: ShortText | None = None
     policy: ShortText | None = None
+    model: ShortText | None = None

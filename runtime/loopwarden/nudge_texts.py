@@ -43,6 +43,11 @@ TEMPLATES: Final[Mapping[str, str]] = MappingProxyType(
             "to the goal: name in one sentence what is in the way, then take the next step towards it, one that you "
             "have not taken yet, or finish and report what you have."
         ),
+        "nudge.semantic_repeat": (
+            "{Count} of your last steps{with_tool} asked or said the same in other words, and nothing new came of it. "
+            "Wording it once more will not change that. Go back to the goal and take what was said as settled: look "
+            "for another source or another way in, or finish and report what could not be found out."
+        ),
         "nudge.reflection": (
             "{Count} of your answers in a row led to no action. Thinking on will not settle what is open: act or "
             "finish now. Make the one call that tells you most, or give the final answer with what you know, and say "

@@ -26,6 +26,7 @@ from loopwarden_streams.lag import LagWatch
 from loopwarden_streams.landing_store import store_of
 from loopwarden_streams.manual_breakers import ManualBreakers
 from loopwarden_streams.metrics import Metrics
+from loopwarden_streams.model_watch import ModelWatch
 from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
 from loopwarden_streams.persons_records import PersonsRecords, write_again
@@ -83,6 +84,7 @@ class Detector:
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
         self._manual_task: asyncio.Task[None] | None = None
+        self._models_task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._ownership = 0
         self._bulk = new_producer(settings)
@@ -107,6 +109,7 @@ class Detector:
         tenants = Tenants(self.outbox, self.metrics)
         self.shared = Shared(self.breakers, restarts, tenants, self.metrics, max_bytes=settings.max_step_bytes)
         self.dispatch = Dispatch(settings, self.rules, self.partitions, self.outbox, self.metrics)
+        self.models = ModelWatch(settings, self.metrics)
         self.ingest = Ingest(
             self.app,
             settings,
@@ -117,6 +120,7 @@ class Detector:
             self.shared_out,
             self.metrics,
             self.dispatch,
+            self.models,
         )
         self.checkpointer = Checkpointer(
             self.app, settings, self.partitions, self.outbox, self.shared_out, self._bulk, self.metrics
@@ -173,12 +177,14 @@ class Detector:
             raise ConfigError(f"the app's consumer is {type(self.app.consumer).__name__}, not the batched one")
         self.app.producer.buffer.max_messages = MAX_BUFFERED_MESSAGES
         self._manual_task = asyncio.get_running_loop().create_task(self.manual.follow())
+        self._models_task = asyncio.get_running_loop().create_task(self.models.load())
         self._every(self.settings.checkpoint_ms / 1000, self._checkpoint)
         self._every(SUMS_EVERY_S, self.shared_out.sums)
         self._every(LOADS_EVERY_S, self.shared_out.loads)
         self._every(self.settings.tick_ms / 1000, self.ticker.tick)
         self._every(LAG_EVERY_S, self.lag.look)
         self._every(REPORT_EVERY_S, self._report)
+        self._every(REPORT_EVERY_S, self.models.look)
         self._every(min(SWEEP_EVERY_S, self.settings.run_record_ttl_ms / 1000 + 1), self._sweep_records)
         self._every(RESTORE_EVERY_S, self._restore_persons)
         self._every(QUESTIONS_EVERY_S, self._look_at_questions)
@@ -195,12 +201,14 @@ class Detector:
             await asyncio.wait(self._tasks, timeout=TIMERS_END_S)
         for task in self._tasks:
             task.cancel()
-        if self._manual_task is not None:
-            self._manual_task.cancel()
-            self._tasks.append(self._manual_task)
+        for own in (self._manual_task, self._models_task):
+            if own is not None:
+                own.cancel()
+                self._tasks.append(own)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if not save:
             self.partitions.clear()
+        self.models.close()
         await self.webhooks.close()
         await self.policies.stop()
         await self.app.stop()

@@ -33,6 +33,7 @@ from loopwarden_streams.evaluate_score import (
 )
 from loopwarden_streams.evaluate_traces import LABELS, find_folders, read_labels
 from loopwarden_streams.evaluate_work import Order, parts_of, work
+from loopwarden_streams.meaning import chosen_models
 from loopwarden_streams.policy_file import load_policy
 from loopwarden_streams.replay_report import new_console, printable, show
 from loopwarden_streams.settings import Settings, add_settings_arguments
@@ -67,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--strict", action="store_true", help="exit with status 1 if a case is not as expected or a file is wrong"
     )
     parser.add_argument("--progress", action="store_true", help="show progress even if standard error is no terminal")
-    add_settings_arguments(parser, "policy", "max_step_bytes")
+    add_settings_arguments(parser, "policy", "max_step_bytes", "semantic_model", "semantic_confirm_model")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--jobs = {args.jobs} must be at least 1")
     policy = enforced(load_policy(settings.policy or None))
     variants = [ALL_ON, *RULES] if args.ablate else [ALL_ON]
-    order = Order(policy, variants, settings.max_step_bytes)
+    order = Order(policy, variants, settings.max_step_bytes, chosen_models(settings))
     cases, traces = find_cases(args.cases), find_folders(args.traces)
     errors = new_console(stderr=True, is_live=args.progress)
     started = time.perf_counter()

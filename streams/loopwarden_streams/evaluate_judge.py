@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from loopwarden_detectors import watch
 from loopwarden_detectors.answers import acknowledge
+from loopwarden_detectors.meaning import Meaning
 from loopwarden_detectors.restart_loop import turn_of
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_detectors.task_fleet import TaskFleet
@@ -92,6 +93,7 @@ def judge(
     policy: Policy = ENFORCE,
     *,
     is_fleet: bool = True,
+    meaning: Meaning | None = None,
     on_fault: Callable[[int, Exception], None] | None = None,
 ) -> list[Said]:
     """Return every verdict on `steps`. A nudge counts as acknowledged `applied` at once, and as ignored.
@@ -100,12 +102,13 @@ def judge(
         steps: Of any number of runs, those of one run in order.
         policy: Its mode should be `enforce`: in another one nothing is ordered, and the ladder stands still.
         is_fleet: As for `Judge`.
+        meaning: The same.
         on_fault: Called with the number of a step that could not be judged and the reason, and the next one is judged.
             Without it the error is raised.
 
     Cost: as `watch.observe`, and 1 µs; memory for the state of every run in `steps`.
     """
-    judged = Judge(policy, is_fleet=is_fleet)
+    judged = Judge(policy, is_fleet=is_fleet, meaning=meaning)
     said: list[Said] = []
     for number, step in enumerate(steps, 1):
         try:
@@ -123,15 +126,17 @@ def judge(
 class Judge:
     """Judges steps one by one. A nudge counts as acknowledged `applied` at once, and as ignored. Not thread-safe."""
 
-    def __init__(self, policy: Policy = ENFORCE, *, is_fleet: bool = True) -> None:
+    def __init__(self, policy: Policy = ENFORCE, *, is_fleet: bool = True, meaning: Meaning | None = None) -> None:
         """Judge by `policy`, the state of every run and tool held in memory.
 
         Args:
             policy: With its layers.
             is_fleet: The runs lived side by side: the breakers of their tools are judged as well, and whether a task
                 is started again and again. False for recordings that were put together from different days.
+            meaning: A model of texts, if there is one.
         """
         self._policy = policy
+        self._meaning = meaning
         self._fleet = ToolFleet(policy) if is_fleet else None
         self._tasks = TaskFleet(policy) if is_fleet else None
         self._trees: dict[tuple[str, str], TreeState] = {}
@@ -150,7 +155,7 @@ class Judge:
             tree = self._trees[key] = TreeState(tenant=key[0], root_run_id=key[1])
         verdicts = []
         calls = tree.calls
-        for decision in watch.observe(tree, step, self._policy, offset=self._steps - 1):
+        for decision in watch.observe(tree, step, self._policy, offset=self._steps - 1, meaning=self._meaning):
             order = decision.order
             if order is not None and order.type == "nudge":
                 ack = Ack(

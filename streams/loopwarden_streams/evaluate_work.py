@@ -26,6 +26,7 @@ from loopwarden_streams.evaluate_traces import (
     read_share,
     runs_of,
 )
+from loopwarden_streams.meaning import waited_for
 
 _CASES_PER_PART: Final = 8
 # Each share of a file unpacks all of it, so there are few; half a megabyte of gzip is a second of work.
@@ -63,11 +64,13 @@ class Order(Struct, frozen=True):
         policy: With mode `enforce`.
         variants: Names of the detectors to switch off, one at a time, `ALL_ON` first.
         max_bytes: A longer line of recorded steps is broken.
+        models: The static model of texts and the one that confirms, as in the settings; `("", "")` = none.
     """
 
     policy: Policy
     variants: list[str]
     max_bytes: int
+    models: tuple[str, str] = ("", "")
 
 
 class PartResult(Struct):
@@ -155,7 +158,8 @@ def _do_cases(part: CasePart, order: Order) -> PartResult:
             def note(number: int, error: Exception, file: Path = file, failed: list[Problem] = failed) -> None:
                 failed.append(Problem(file=str(file), place=f"event {number}", text=_not_judged(error)))
 
-            result.cases[variant].append(result_of(case, judge(case.steps, without(policy, variant), on_fault=note)))
+            said = judge(case.steps, without(policy, variant), meaning=waited_for(*order.models), on_fault=note)
+            result.cases[variant].append(result_of(case, said))
             if at == 0:
                 result.problems += cut(failed)
     return result
@@ -171,14 +175,14 @@ def _do_traces(part: TracePart, order: Order) -> PartResult:
         return result
     result.runs = runs_of(recorded.steps, labels)
     for at, variant in enumerate(order.variants):
-        result.outcomes[variant] = _outcomes(recorded, labels, part, without(order.policy, variant), tell=at == 0)
+        result.outcomes[variant] = _outcomes(recorded, labels, part, order, variant, tell=at == 0)
     result.broken = recorded.broken
     result.problems += cut(recorded.problems)
     return result
 
 
 def _outcomes(
-    recorded: Recorded, labels: dict[str, Label], part: TracePart, policy: Policy, *, tell: bool
+    recorded: Recorded, labels: dict[str, Label], part: TracePart, order: Order, variant: str, *, tell: bool
 ) -> list[RunOutcome]:
     def note(number: int, error: Exception) -> None:
         if tell:
@@ -187,7 +191,9 @@ def _outcomes(
             recorded.problems.append(Problem(file=str(part.path), place=place, text=_not_judged(error)))
 
     # Recorded at different times, and each process has a share of them: what their tools have in common means nothing.
-    return outcomes_of(recorded.steps, judge(recorded.steps, policy, is_fleet=False, on_fault=note), labels)
+    policy = without(order.policy, variant)
+    said = judge(recorded.steps, policy, is_fleet=False, meaning=waited_for(*order.models), on_fault=note)
+    return outcomes_of(recorded.steps, said, labels)
 
 
 def _not_judged(error: Exception) -> str:

@@ -35,6 +35,7 @@ from loopwarden_streams.dispatch import Dispatch
 from loopwarden_streams.early_answers import Answer
 from loopwarden_streams.holes import Holes
 from loopwarden_streams.metrics import Metrics
+from loopwarden_streams.model_watch import ModelWatch
 from loopwarden_streams.outbox import Outbox
 from loopwarden_streams.partition import ACKS, STEPS, TOOLS, Partition
 from loopwarden_streams.policy_follower import PolicyInForce
@@ -65,6 +66,7 @@ class Ingest:
         shared_out: SharedOut,
         metrics: Metrics,
         dispatch: Dispatch,
+        models: ModelWatch,
     ) -> None:
         """Apply to `partitions`, which recovery fills and a revoke empties."""
         self._app = app
@@ -77,6 +79,7 @@ class Ingest:
         self._metrics = metrics
         self._holes = Holes(app, settings, metrics)
         self._dispatch = dispatch
+        self._models = models
         self._shares: dict[int, BrokenShare] = {}
         self._counts = StepCounts()
         self._fault_logged_at = 0.0
@@ -165,6 +168,7 @@ class Ingest:
         dirty_from = partition.dirty_from
         early = partition.early
         policy = self._rules.policy
+        meaning = self._models.meaning
         max_bytes = self._settings.max_step_bytes
         ahead_ms = self._settings.max_clock_ahead_ms
         act_from_ms = self._act_from_ms()
@@ -196,7 +200,7 @@ class Ingest:
                 latest_ms = None if appended_ms is None or appended_ms < 0 else appended_ms + ahead_ms
                 act = step.ts_ms >= act_from_ms
                 calls, cost = tree.calls, tree.cost_usd
-                found = observe(tree, step, policy, offset=offset, latest_ms=latest_ms, act=act)
+                found = observe(tree, step, policy, offset=offset, latest_ms=latest_ms, act=act, meaning=meaning)
             except InvalidEvent as error:
                 refused.append((record, error))
                 continue

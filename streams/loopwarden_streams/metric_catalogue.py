@@ -17,6 +17,7 @@ from loopwarden_models.acks import ACK_STATUSES
 from loopwarden_models.errors import REASONS
 from loopwarden_streams.metric_intake import DEAD_LETTERS, EVENTS_REPLAYED, LATENCY, SOURCE_HOLES, STEPS_IGNORED
 from loopwarden_streams.metric_labels import OTHER
+from loopwarden_streams.metric_meaning import EMBEDDING_LATE, EMBEDDING_TEXTS, TIERS, Missed
 from loopwarden_streams.metric_policy import POLICY_CHANGES, PolicyChange
 from loopwarden_streams.metric_questions import QUESTIONS, WEBHOOK_FAILURES, QuestionStatus, WebhookFailure
 from loopwarden_streams.metric_spec import DECLARED, MetricSpec, metric
@@ -352,13 +353,16 @@ BUILD = metric(
 )
 
 # All of them, in the order of the page.
-CATALOGUE: Final[tuple[MetricSpec[Any], ...]] = tuple(DECLARED)
+# By name: the order of declaration hangs on who imports what first.
+CATALOGUE: Final[tuple[MetricSpec[Any], ...]] = tuple(sorted(DECLARED, key=lambda spec: spec.name))
 
 # Values of closed labels. Their series exist from the start, at 0: an increase from nothing to 1 is invisible.
 CLOSED: Final[tuple[tuple[MetricSpec[Counter], tuple[str, ...]], ...]] = (
     (STEPS_IGNORED, get_args(IgnoredReason)),
     (QUESTIONS, get_args(QuestionStatus)),
     (WEBHOOK_FAILURES, get_args(WebhookFailure)),
+    (EMBEDDING_TEXTS, TIERS),
+    (EMBEDDING_LATE, get_args(Missed)),
     (DEAD_LETTERS, (*REASONS, OTHER)),
     (SOURCE_HOLES, get_args(HoleKind)),
     (EVENTS_REPLAYED, get_args(ReplayKind)),

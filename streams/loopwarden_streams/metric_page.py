@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from loopwarden_detectors.tool_fleet import RULES
 from loopwarden_streams import metric_catalogue as of
 from loopwarden_streams.metric_labels import OTHER
-from loopwarden_streams.metrics import MAX_TENANTS, MAX_TOOLS, RERANK_SECONDS
+from loopwarden_streams.metric_series import MAX_TENANTS, MAX_TOOLS, RERANK_SECONDS
 
 
 def to_markdown() -> str:

@@ -56,7 +56,7 @@ class Registry(CollectorRegistry):
             yield metric
 
 
-# In the order of declaration, which is that of the printed page.
+# By whoever declares them.
 DECLARED: Final[list[MetricSpec[Any]]] = []
 
 

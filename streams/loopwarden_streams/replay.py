@@ -19,6 +19,7 @@ from loopwarden_detectors.ladder import Decision
 from loopwarden_models.errors import ConfigError, LoopwardenError
 from loopwarden_models.patterns import LEVEL_NAMES
 from loopwarden_models.policy import Policy
+from loopwarden_streams.meaning import chosen_models, waited_for
 from loopwarden_streams.policy_file import load_policy
 from loopwarden_streams.replay_core import Broken, Replay, Source, SourceRecord
 from loopwarden_streams.replay_report import Earliest, Row, new_console, printable, show, summary_view, verdict_table
@@ -138,6 +139,7 @@ class _Session:
             max_runs=settings.max_runs,
             max_bytes=settings.max_step_bytes,
             on_broken=self._name_broken,
+            meaning=waited_for(*chosen_models(settings)),
         )
         level = args.level or ("observe" if args.json else "nudge")
         self._level = level

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from loopwarden_detectors.ladder import Decision
+from loopwarden_detectors.meaning import Meaning
 from loopwarden_detectors.restart_loop import turn_of
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_detectors.watch import NOTHING, observe
@@ -85,6 +86,7 @@ class Replay:
         max_runs: Run trees held in memory; beyond it the ended, then the idlest are forgotten and counted.
         max_bytes: A larger record is broken.
         on_broken: Called with each record that is no step event.
+        meaning: A model of texts, if there is one.
     """
 
     def __init__(
@@ -96,8 +98,10 @@ class Replay:
         max_runs: int = 500_000,
         max_bytes: int = MAX_STEP_BYTES,
         on_broken: Callable[[Broken], None] | None = None,
+        meaning: Meaning | None = None,
     ) -> None:
         self._policy = policy
+        self._meaning = meaning
         self._tenant = tenant
         self._run = run
         self._max_runs = max_runs
@@ -141,7 +145,9 @@ class Replay:
             # Offsets rise across files, so that evidence from an earlier file is told from this one's.
             self._next = self._base + offset + 1
             calls = tree.calls
-            decisions = observe(tree, step, self._policy, offset=self._next - 1, latest_ms=latest_ms)
+            decisions = observe(
+                tree, step, self._policy, offset=self._next - 1, latest_ms=latest_ms, meaning=self._meaning
+            )
         except InvalidEvent as error:
             return self._refuse(Broken(source, offset, error))
         except Exception as error:  # noqa: BLE001 - a fault of ours: as in a worker, reported, and the next one judged

@@ -40,6 +40,12 @@ class Settings:
     replication: int = _setting(1, "replication factor of topics that are created; 3 in production")
     policy: str = _setting("", "policy file (YAML); empty = the default policy")
     mode: str = _setting("policy", "policy, off, shadow, warn or enforce: overrides the policy's mode", choices=_MODES)
+    semantic_model: str = _setting(
+        "default", "static model of texts, folder or name; default = if sentence-transformers is there, empty = none"
+    )
+    semantic_confirm_model: str = _setting(
+        "default", "transformer that confirms what the static model sees, folder or name; empty = none"
+    )
     checkpoint_ms: int = _setting(5_000, "how often changed runs are saved and offsets committed")
     tick_ms: int = _setting(1_000, "how often rules about passing time are asked")
     max_runs: int = _setting(500_000, "run trees held in memory; beyond it the idlest are evicted")

@@ -19,7 +19,8 @@ from loopwarden_detectors.watch import DETECTORS
 from loopwarden_streams.metric_catalogue import CATALOGUE
 from loopwarden_streams.metric_labels import OTHER, LabelFold
 from loopwarden_streams.metric_page import to_markdown
-from loopwarden_streams.metrics import MAX_TENANTS, MAX_TOOLS, RERANK_SECONDS, Metrics
+from loopwarden_streams.metric_series import MAX_TENANTS, MAX_TOOLS, RERANK_SECONDS
+from loopwarden_streams.metrics import Metrics
 
 ALLOWED_LABELS = {
     "detector",
@@ -141,8 +142,10 @@ def test_only_one_module_creates_metrics() -> None:
     assert importers == {
         "metric_catalogue.py",
         "metric_intake.py",
+        "metric_meaning.py",
         "metric_policy.py",
         "metric_questions.py",
+        "metric_series.py",
         "metric_spec.py",
         "metrics.py",
     }

@@ -20,6 +20,7 @@ from loopwarden_streams.metric_catalogue import (
     RecoveryFault,
     ReplayKind,
 )
+from loopwarden_streams.metric_meaning import TIERS, Missed
 from loopwarden_streams.metric_policy import PolicyChange
 from loopwarden_streams.metric_questions import QuestionStatus, WebhookFailure
 from loopwarden_streams.metrics import Metrics
@@ -98,6 +99,12 @@ def fill(metrics: Metrics) -> None:
     metrics.set_open_questions({"acme": 2}, 90.0)
     for question in get_args(QuestionStatus):
         metrics.count_question(question)
+    for tier in TIERS:
+        metrics.set_model(tier, True)
+        metrics.count_texts(tier, 3)
+    for missed in get_args(Missed):
+        metrics.count_unconfirmed(missed, 1)
+    metrics.observe_confirmation(0.02)
     metrics.count_webhook()
     for failure in get_args(WebhookFailure):
         metrics.count_webhook(failure)

@@ -31,6 +31,7 @@ ENFORCE = Policy(mode="enforce")
 KEY = b"acme|bad"
 GOOD: Event = {"v": 1, "type": "user_input", "tenant": "acme", "run_id": "bad", "seq": 1, "ts_ms": 1}
 CALL: Event = {**GOOD, "type": "tool_end", "tool": "search"}
+NO_MODELS = Mock(meaning=None)
 
 
 def changed(event: Event, **fields: Any) -> bytes:
@@ -236,7 +237,9 @@ def as_delivered(offset: int, key: bytes | None, value: bytes | None) -> Record:
 
 def test_garbage_of_one_tenant_does_not_hide_what_is_wrong_with_anothers() -> None:
     """Its flood makes the partition a broken one; the one bad record of the other is kept as it came."""
-    ingest = Ingest(Mock(), Settings(), PolicyInForce(ENFORCE), {}, Mock(), Mock(), Mock(), Metrics(), Mock())
+    ingest = Ingest(
+        Mock(), Settings(), PolicyInForce(ENFORCE), {}, Mock(), Mock(), Mock(), Metrics(), Mock(), NO_MODELS
+    )
     partition = Partition(number=0, epoch=1, next_offset={STEPS: 0, ACKS: 0})
     flood = [as_delivered(offset, b"acme|r1", b"{") for offset in range(600)]
     for chunk in (flood[:300], [*flood[300:], as_delivered(600, b"globex|r1", b"[")]):
@@ -286,7 +289,8 @@ def test_no_bytes_stop_a_partition_or_cost_a_good_record(
     for place, record in sorted(bad, key=lambda each: each[0], reverse=True):
         mixed.insert(place, record)
     settings = Settings(max_action_age_ms=0)
-    ingest = Ingest(Mock(), settings, PolicyInForce(ENFORCE), {}, Mock(), Mock(), Mock(), Metrics(), Mock())
+    rules = PolicyInForce(ENFORCE)
+    ingest = Ingest(Mock(), settings, rules, {}, Mock(), Mock(), Mock(), Metrics(), Mock(), NO_MODELS)
     partition = Partition(number=0, epoch=1, next_offset={STEPS: 0, ACKS: 0})
 
     decisions, refused = ingest._judge(

@@ -31,6 +31,7 @@ EAGER = Policy.from_builtins(
         "no_progress": {"observe": 3, "observe_window": 4, "nudge": 4, "nudge_window": 6, "kill": 6, "kill_window": 8},
         "text_chant": {"nudge": 3, "kill": 4},
         "near_text": {"observe": 4, "nudge": 4, "nudge_undeclared": 5, "kill": 5},
+        "semantic_repeat": {"observe": 2, "nudge": 3, "nudge_text": 3, "kill": 4},
         "context_rot": {"drift_steps": 2, "drift_percent": 1},
         "reflection": {"observe": 2, "nudge": 3, "observe_tokens": 1_000, "nudge_tokens": 5_000, "kill_tokens": 20_000},
         "rate": {"observe_per_min": 30, "nudge_per_min": 40, "kill_per_min": 50},
@@ -230,6 +231,26 @@ def _say_again(run: Run, n: int) -> list[AnyStep]:
     return steps
 
 
+def _reword(run: Run, n: int) -> list[AnyStep]:
+    asked = ["please", "look", "through", "the", "long", "list", "of", "bridges", "for", "the", "oldest", "one"]
+    told = ["there", "is", "nothing", "more", "to", "be", "seen", "here", "than", "the", "footer", "of", "it"]
+    steps = []
+    for k in range(4 + n):
+        question, answer = (
+            " ".join([*words[k % 5 :], *words[: k % 5], *words[k % 3 : k % 4]]) for words in (asked, told)
+        )
+        fact = f" {run.seq}" if n % 4 == 0 else ""
+        if n % 3 == 0:
+            steps.append(run.step("message", to_run_id=f"r{n % 2}", text=answer + fact))
+        elif n % 5 == 0:
+            steps.append(run.model(text=answer + fact, tool_calls=0))
+        else:
+            steps.append(run.call("ask", {"task": question, "of": n % 2}, answer + fact))
+        if n > 6:
+            steps.append(run.call("look", k % n, f"state {k % 3}", effect=_EFFECTS[n % 6]))
+    return steps
+
+
 def _lose_the_goal(run: Run, n: int) -> list[AnyStep]:
     goal = "Write the quarterly report on the traffic of the harbour, with a table for each of its four berths"
     other = "The linter wants another order of the imports, and the pipeline another version of the linter itself. "
@@ -301,6 +322,7 @@ SCENES: dict[str, Scene] = {
         _hang,
         _chant,
         _say_again,
+        _reword,
         _lose_the_goal,
         _ponder,
         _squeeze,

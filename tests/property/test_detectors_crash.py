@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, event, find, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
+from tests._support.meanings import WordMeaning
 from tests._support.steps import answer
 from tests.property.step_streams import EAGER, Script, play, scripts
 
@@ -18,6 +19,10 @@ from loopwarden_detectors.ladder import Decision, Order
 from loopwarden_detectors.run_state import TreeState
 from loopwarden_models.acks import Ack
 from loopwarden_models.events import AnyStep, root_of
+
+# All workers of a test ask the same models, and these know what they were asked before: what a process says that was
+# started anew, and has no answers yet, is another question (tests/property/test_meaning.py).
+WORDS = WordMeaning()
 
 # Half of a verdict's evidence is where it lies in the source, and that differs if the source has duplicates.
 Said = dict[str, tuple[object, ...]]
@@ -61,7 +66,7 @@ class Worker:
             tree = self.trees[record.key] = TreeState(tenant=record.key[0], root_run_id=record.key[1])
         if record.offset <= tree.steps_offset:
             return ()
-        decisions = watch.observe(tree, record.step, EAGER, offset=record.offset)
+        decisions = watch.observe(tree, record.step, EAGER, offset=record.offset, meaning=WORDS)
         tree.steps_offset = record.offset
         for decision in decisions:
             if decision.verdict is not None:
@@ -191,7 +196,7 @@ def judge(worker: Worker, step: AnyStep) -> Sequence[Decision]:
     """Apply one step without an offset, and acknowledge what was ordered."""
     key = (step.tenant, root_of(step))
     tree = worker.trees.setdefault(key, TreeState(tenant=key[0], root_run_id=key[1]))
-    decisions = watch.observe(tree, step, EAGER)
+    decisions = watch.observe(tree, step, EAGER, meaning=WORDS)
     for decision in decisions:
         if decision.verdict is not None:
             note(worker.said, decision.verdict.verdict_id, decision.verdict)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests._support.meanings import WordMeaning
 from tests._support.steps import START_MS, answer, decide, tree_of
 from tests.contract.wire import messages
 from tests.property.step_streams import EAGER, Script, play, scripts
@@ -25,6 +26,7 @@ from loopwarden_models.events import AnyStep
 from loopwarden_models.verdicts import Verdict
 
 TENANT, ROOT = "acme", "boss"
+WORDS = WordMeaning()
 
 
 def check(tree: TreeState, steps: list[AnyStep], statuses: list[str]) -> None:
@@ -32,7 +34,7 @@ def check(tree: TreeState, steps: list[AnyStep], statuses: list[str]) -> None:
     for n, step in enumerate(steps):
         before = tree.to_bytes()
         try:
-            decisions = watch.observe(tree, step, EAGER, offset=n)
+            decisions = watch.observe(tree, step, EAGER, offset=n, meaning=WORDS)
         except InvalidEvent:
             assert tree.to_bytes() == before
             continue

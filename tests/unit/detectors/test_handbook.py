@@ -19,7 +19,7 @@ from loopwarden_detectors import fleet_breaker, restart_loop, tenant_limits
 from loopwarden_detectors.rings import KEPT_CALLS
 from loopwarden_detectors.same_error import SIGNATURE_CHARS
 from loopwarden_detectors.tool_fleet import RULES as ALL
-from loopwarden_detectors.watch import BUDGET, CALL_DETECTORS, STEP_DETECTORS, TICK_DETECTORS
+from loopwarden_detectors.watch import BUDGET, CALL_DETECTORS, SEMANTIC, STEP_DETECTORS, TICK_DETECTORS
 from loopwarden_models.policy import DEFAULT_POLICY, Policy
 from loopwarden_models.rule_config import RuleConfig
 from loopwarden_streams.policy_file import load_policy
@@ -35,7 +35,9 @@ GLANCE = re.compile(
     r"\([^)]+\) \|(?P<cells>.*)\|$",
     re.MULTILINE,
 )
-PATTERNS = {BUDGET.name: BUDGET.pattern} | {rule.name: rule.pattern for rule in CALL_DETECTORS}
+PATTERNS = {rule.name: rule.pattern for rule in (BUDGET, SEMANTIC)} | {
+    rule.name: rule.pattern for rule in CALL_DETECTORS
+}
 PATTERNS |= {rule.name: rule.pattern for rule in STEP_DETECTORS} | {rule.name: rule.pattern for rule in TICK_DETECTORS}
 PATTERNS |= {rule.NAME: rule.PATTERN for rule in (fleet_breaker, restart_loop, tenant_limits)}
 
