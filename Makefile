@@ -5,9 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOCK := requirements/dev.txt
+EMBEDDINGS := .venv-embeddings
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports spell package bench chaos docs lock clean
+.PHONY: help demo test test-embeddings check lint format types imports spell package bench chaos docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | awk 'BEGIN {FS = ":.*## "} {printf "  \033[1m%-10s\033[0m %s\n", $$1, $$2}'
@@ -25,8 +26,17 @@ demo: $(STAMP) ## watch a small fleet being guarded: broker, worker and agents o
 test: $(STAMP) ## run the tests, on Apache Kafka where Java 17 and Maven are, else on the embedded broker
 	$(BIN)/python -m pytest
 
+test-embeddings: $(EMBEDDINGS)/.installed ## run the tests that need models of texts (torch, 6 GB, in .venv-embeddings)
+	$(EMBEDDINGS)/bin/python -m pytest tests/embeddings
+
+$(EMBEDDINGS)/.installed: requirements/embeddings.txt pyproject.toml
+	$(PYTHON) -m venv $(EMBEDDINGS)
+	$(EMBEDDINGS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/embeddings.txt
+	$(EMBEDDINGS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
 check: lint types imports spell package ## run everything that continuous integration runs
-	$(MAKE) test
+	$(MAKE) test test-embeddings
 
 lint: $(STAMP) ## look for faults of style, and for files that are not formatted
 	$(BIN)/ruff check .
@@ -65,6 +75,9 @@ lock: $(STAMP) ## resolve the locked versions anew
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" --extra service --extra demo pyproject.toml requirements/dev.in -o $(LOCK)
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" --constraint $(LOCK) --extra service --extra demo --extra embeddings \
+		pyproject.toml requirements/dev.in requirements/embeddings.in -o requirements/embeddings.txt
 
 clean: ## remove the environment and everything that was built
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf $(VENV) $(EMBEDDINGS) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

@@ -52,7 +52,7 @@ def facts_of(text: str) -> dict[int, str]:
                 begins = word.endswith(_ENDS)
                 continue
             bare = word.strip(_AROUND)
-            is_name = are_capitals_names and not begins and bare[:1].isupper()
+            is_name = are_capitals_names and not begins and bare[:1].isupper() and len(bare) > 1  # "I" is none
             if is_name or bare[1:] != bare[1:].lower() or not _INSIDE.isdisjoint(bare):
                 if bare.isdigit() and len(bare) <= _MARK_DIGITS and (begins or word == f"({bare})") and word != bare:
                     continue  # the mark of a list: "2.", "(3)"; the next word begins a sentence if this one did

