@@ -24,10 +24,12 @@ from loopwarden_models.codec import MAX_STEP_BYTES, decode_step
 from loopwarden_models.errors import ConfigError, InvalidEvent
 from loopwarden_models.events import AnyStep, ModelEnd, RunEnd, RunStart, ToolEnd
 from loopwarden_models.policy import DEFAULT_POLICY, Policy
+from loopwarden_streams import calibrate_meaning
 from loopwarden_streams.evaluate_traces import LABELS, read_labels
 from loopwarden_streams.replay_core import SourceRecord
 from loopwarden_streams.replay_report import new_console
 from loopwarden_streams.replay_sources import STDIN, find_files, read_file, total_bytes
+from loopwarden_streams.settings import add_settings_arguments
 
 PERCENTILE: Final = 95
 FACTOR: Final = 1.5
@@ -237,9 +239,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="+",
         metavar="PATH",
-        help="JSON Lines of step events, plain or gzip; a folder; - for standard input",
+        help="JSON Lines of step events, plain or gzip; a folder; - for standard input. With --semantic: case files",
     )
+    parser.add_argument(
+        "--semantic",
+        action="store_true",
+        help="choose the thresholds of the rule over meaning instead, for the models at hand, from labelled cases",
+    )
+    parser.add_argument("--picture", metavar="FILE", help="with --semantic: draw the distributions, as SVG")
+    parser.add_argument("--json", action="store_true", help="with --semantic: print one JSON object")
     parser.add_argument("--progress", action="store_true", help="show progress even if standard error is no terminal")
+    add_settings_arguments(parser, "semantic_model", "semantic_confirm_model")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -248,6 +258,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: A path is wrong, or too few runs are recorded as completed.
     """
+    if args.semantic:
+        return calibrate_meaning.run(args)
+    if args.picture or args.json:
+        raise ConfigError("--picture and --json belong to --semantic")
     folders = sorted({Path(path) if Path(path).is_dir() else Path(path).parent for path in args.paths if path != STDIN})
     labels = [read_labels(folder)[0] for folder in folders if (folder / LABELS).is_file()]
     succeeded = {run_id: label.success for own in labels for run_id, label in own.items()}

@@ -43,6 +43,8 @@ _SETTINGS: Final = (
     "sasl_mechanism",
     "sasl_username",
     "ssl_cafile",
+    "semantic_model",
+    "semantic_confirm_model",
 )
 _TABLE_ROWS: Final = 100
 _BROKEN_SHOWN: Final = 20

@@ -9,9 +9,10 @@ from tests._support.meanings import WordMeaning
 from tests._support.steps import Run, decide, levels, only, orders, tree_of, verdicts
 
 from loopwarden_detectors import semantic_repeat
+from loopwarden_detectors.exchanges import MIN_CHARS
 from loopwarden_detectors.meaning import DIMENSIONS
 from loopwarden_detectors.new_numbers import renumber
-from loopwarden_detectors.semantic_repeat import MAX_CHANNELS, MIN_CHARS
+from loopwarden_detectors.semantic_repeat import MAX_CHANNELS
 from loopwarden_models.events import AnyStep
 from loopwarden_models.policy import Policy
 
