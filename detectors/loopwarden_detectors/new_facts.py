@@ -17,7 +17,7 @@ MAX_FACTS_BYTES: Final = 256 * FACT_BYTES
 # Facts of one text that are looked at: a page of figures is new after so many, or it is not.
 MAX_FACTS: Final = 96
 # Words of a text that are compared with those of the text before.
-MAX_WORDS: Final = 32
+MAX_WORDS: Final = 24
 # So many words, and no more than these others: the texts are made from one template. judgement
 _MIN_TEMPLATE_WORDS: Final = 4
 _MAX_GAPS: Final = 2
@@ -40,28 +40,26 @@ def facts_of(text: str) -> dict[int, str]:
     capital that does not begin a line or a sentence, unless the text is German. Case and the marks around it do not
     count.
 
-    Cost: about 40 ns a character.
+    Cost: about 20 ns a character of prose, 100 of a list of names.
     """
     found: dict[int, str] = {}
     are_capitals_names = len(_GERMAN.intersection(text.split())) <= 1
     for line in text.splitlines():
-        begins = True
-        for word in line.split():
-            plain = word.lower()
+        words = line.split()
+        for at, (word, plain) in enumerate(zip(words, line.lower().split(), strict=False)):
             if word == plain and (word.isalpha() or _INSIDE.isdisjoint(word)):
-                begins = word.endswith(_ENDS)
                 continue
+            begins = at == 0 or words[at - 1].endswith(_ENDS) or words[at - 1].strip("()").isdigit()
             bare = word.strip(_AROUND)
             is_name = are_capitals_names and not begins and bare[:1].isupper() and len(bare) > 1  # "I" is none
             if is_name or bare[1:] != bare[1:].lower() or not _INSIDE.isdisjoint(bare):
                 if bare.isdigit() and len(bare) <= _MARK_DIGITS and (begins or word == f"({bare})") and word != bare:
-                    continue  # the mark of a list: "2.", "(3)"; the next word begins a sentence if this one did
+                    continue  # the mark of a list: "2.", "(3)"
                 said = bare.casefold()
                 found[_hash(said)] = said
                 if "/" in said:  # told again, a file is often called by its last part alone
                     last = said.rpartition("/")[2]
                     found[_hash(last)] = last
-            begins = word.endswith(_ENDS)
         if len(found) >= MAX_FACTS:
             break
     return found

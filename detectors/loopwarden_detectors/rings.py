@@ -146,6 +146,11 @@ class Ring(Struct, array_like=True, gc=False):
         half = mark[:HALF]
         return half != NO_KEY and self._find(half, 0) >= 0
 
+    def is_newest_new(self) -> bool:
+        """Return whether the newest call has an answer that no call before it has. Cost: 0.2 µs."""
+        half = self.marks[-MARK:-HALF]
+        return len(half) == HALF and half != NO_KEY and self.marks.find(half) >= len(self.marks) - MARK
+
     def kinds(self, last: int) -> list[int]:
         """Return the kinds of the newest `last` calls, oldest first; fewer if not so many are held.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from msgspec import Struct, field
 
 from loopwarden_detectors.base import KILL, NUDGE, OBSERVE, Finding
-from loopwarden_detectors.exchanges import NO_ROUND, THOUGHTS, Exchange, exchange_of_call, exchange_of_text, is_answer
+from loopwarden_detectors.exchanges import NO_ROUND, Exchange, exchange_of_call, exchange_of_text, is_answer
 from loopwarden_detectors.meaning import DIMENSIONS, MAX_CHARS, Meaning, cosine_percent
 from loopwarden_detectors.new_facts import facts_of, gaps, is_known, remember, words_of
 from loopwarden_detectors.normalise import replace_volatile
@@ -31,7 +31,9 @@ _ROW_LAYOUT: Final = Layout(f">QQBqqq{DIMENSIONS}s{DIMENSIONS}s")
 ROW: Final = _ROW_LAYOUT.size
 _pack, _rows = _ROW_LAYOUT.pack, _ROW_LAYOUT.iter_unpack
 _KEPT_BYTES: Final = WINDOW * ROW
-_NEW, _MAYBE, _SURE = range(3)
+# It brings news; it brings none and is like none that is kept; it may be like one; it surely is.
+_NEW, _OLD, _MAYBE, _SURE = range(4)
+_NO_THOUGHT: Final = -1
 Row = tuple[int, int, int, int, int, int, bytes, bytes]
 _NO_VECTOR: Final = bytes(DIMENSIONS)
 
@@ -109,8 +111,10 @@ class SemanticRepeat:
 
     def hear_text(self, run: RunState, step: AnyStep, policy: Policy, offset: int, meaning: Meaning) -> Finding | None:
         """Judge a message, or a thought. See the class."""
+        if type(step) is ModelEnd and not _stands_still(run):
+            return None
         said = exchange_of_text(step)
-        if said is None or (said.key == THOUGHTS and not _stands_still(run)):
+        if said is None:
             return None
         return self._heard(run, policy, offset, meaning, step, said)
 
@@ -128,24 +132,29 @@ class SemanticRepeat:
             return None  # a batch counts once
         in_words = is_answer(said.answer)
         is_news = takes_news(state, channel, said.question, said.answer if in_words else "", policy)
-        own = meaning.vector(said.answer[:MAX_CHARS]) if in_words else _NO_VECTOR
-        asked = meaning.vector(said.question[:MAX_CHARS]) if said.question else _NO_VECTOR
+        own = asked = _NO_VECTOR
+        if not is_news:
+            # What brings news is not asked about: that is nearly everything that healthy runs say.
+            own = meaning.vector(said.answer[:MAX_CHARS]) if in_words else _NO_VECTOR
+            asked = meaning.vector(said.question[:MAX_CHARS]) if said.question else _NO_VECTOR
         known = rows_of(channel)
         if any(row[0] == said.answer_key and row[6] == asked for row in known):
             return None  # word for word: that is what the rules over calls and near texts count
         channel.round = said.round
-        if meaning.confirms and in_words:
-            meaning.ask(said.answer_key, said.answer[:MAX_CHARS])
         like, how = (0, _NEW) if is_news else _most_alike(known, said.answer_key, own, asked, config)
         if how == _MAYBE and not meaning.confirms:
-            like, how = 0, _NEW
+            like, how = 0, _OLD
+        if meaning.confirms and in_words and not is_news:
+            meaning.ask(said.answer_key, said.answer[:MAX_CHARS])
         row = _pack(said.answer_key, like, how, step.seq, run.now_ms, offset, asked, own)
         channel.rows = (channel.rows + row)[-_KEPT_BYTES:]
         if how == _NEW:
-            channel.count = 1
-            channel.first_seq, channel.first_ms, channel.first_offset = step.seq, run.now_ms, offset
-            return None
+            channel.count = 0
         channel.count += 1
+        if channel.count == 1:
+            channel.first_seq, channel.first_ms, channel.first_offset = step.seq, run.now_ms, offset
+        if how in (_NEW, _OLD):
+            return None
         return self._finding(run, step, channel, policy, meaning, is_text=not said.question)
 
     def _finding(
@@ -154,7 +163,7 @@ class SemanticRepeat:
         config = policy.semantic_repeat
         least = config.confirmed_text_percent if is_text else config.confirmed_percent
         rows = rows_of(channel)
-        alike = FIRST_TIME + sum(_is_alike(row, meaning, least) for row in rows[1:])
+        alike = FIRST_TIME + _count_alike(rows, meaning, least)
         nudge = config.nudge_text if is_text else config.nudge
         if alike < config.observe:
             return None
@@ -211,8 +220,9 @@ def takes_news(state: SemanticState, channel: Channel, question: str, answer: st
 
     Of an answer, those that the question held are none; if there is no answer to speak of, the question's own count.
     """
-    told = replace_volatile(answer or question, policy.volatile)
+    told = replace_volatile((answer or question)[:MAX_CHARS], policy.volatile)
     facts = facts_of(told)
+    question = question[:MAX_CHARS]
     words, asked = words_of(told), words_of(question) if question else []
     # A batch over many targets asks one question of each.
     filled = {*gaps(words, channel.words), *gaps(asked, channel.asked)}
@@ -243,11 +253,14 @@ def _most_alike(
             best, percent = row[0], like
     if percent >= config.same_percent:
         return best, _SURE
-    return (best, _MAYBE) if percent >= config.maybe_percent else (0, _NEW)
+    return (best, _MAYBE) if percent >= config.maybe_percent else (0, _OLD)
 
 
-def _is_alike(row: Row, meaning: Meaning, least: int) -> bool:
-    return row[2] == _SURE or (row[2] == _MAYBE and _is_confirmed(row, meaning, least))
+def _count_alike(rows: list[Row], meaning: Meaning, least: int) -> int:
+    """Return how many exchanges after the oldest say what was said, the one that they are first like included."""
+    alike = [row for row in rows if row[2] == _SURE or (row[2] == _MAYBE and _is_confirmed(row, meaning, least))]
+    first = {row[1] for row in alike}
+    return sum(row in alike or (row[2] == _OLD and row[0] in first) for row in rows[1:])
 
 
 def _is_confirmed(row: Row, meaning: Meaning, least: int) -> bool:
@@ -256,13 +269,20 @@ def _is_confirmed(row: Row, meaning: Meaning, least: int) -> bool:
 
 
 def _are_confirmed(rows: list[Row], meaning: Meaning, least: int) -> bool:
-    return all(row[2] != _NEW and _is_confirmed(row, meaning, least) for row in rows)
+    return all(row[2] in (_MAYBE, _SURE) and _is_confirmed(row, meaning, least) for row in rows)
 
 
 def _stands_still(run: RunState) -> bool:
-    """Return whether nothing new came since the answer of the model before, for all that is known."""
+    """Return whether nothing new came since the answer of the model before, for all that is known.
+
+    The first answer of a run has none before it. Cost: 0.5 µs where the newest call brought something, 10 µs else.
+    """
     mark = run.thought_mark
+    if mark == _NO_THOUGHT and not run.calls:
+        return False
     calls = run.calls - (mark if mark >= 0 else ~mark)
+    if calls and run.ring.is_newest_new():
+        return False
     return calls <= len(run.ring) and not news_of_last(run, calls, are_tries_news=True)[1]
 
 

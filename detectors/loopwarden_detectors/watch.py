@@ -304,7 +304,9 @@ def _look_at_other(
     # Before the others: they note where this answer of the model stands, and it asks where the one before stood.
     findings = None if meaning is None else _heard(None, SEMANTIC.hear_text(run, step, policy, offset, meaning))
     for look in _ASKED_AT[type(step)]:
-        findings = _heard(findings, look(tree, run, step, policy, offset))
+        finding = look(tree, run, step, policy, offset)
+        if finding is not None:
+            findings = _heard(findings, finding)
     return findings or ()
 
 
@@ -348,7 +350,9 @@ def _observe_other(
     findings = _OBSERVE_TREE(tree, run, policy, tree.now_ms)
     if rejection is not None:
         findings = [rejection, *findings]
-    findings = [*findings, *_look_at_other(tree, run, step, policy, offset, meaning)]
+    seen = _look_at_other(tree, run, step, policy, offset, meaning)
+    if seen:
+        findings = [*findings, *seen]
     if not findings and not is_violation:
         return extra or NOTHING
     decisions = climb(tree, run, findings, policy, seq=step.seq, act=act)

@@ -31,7 +31,7 @@ class SemanticRepeatConfig(RuleConfig, frozen=True):
     # measured: see docs/semantic.md
     nudge: Annotated[int, Meta(ge=2, le=WINDOW)] = 4
     # Thoughts and messages have no answer that could say otherwise. judgement
-    nudge_text: Annotated[int, Meta(ge=2, le=WINDOW)] = 5
+    nudge_text: Annotated[int, Meta(ge=2, le=WINDOW)] = 4
     # In a row, each confirmed by the second model, and nothing has moved. judgement
     kill: Repeats = 8
     # Two questions whose answers are alike may still be about two things. measured: docs/semantic.md

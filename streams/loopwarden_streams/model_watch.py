@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING
 
 from loopwarden_streams.meaning import TwoModels, at_hand
@@ -34,7 +35,11 @@ class ModelWatch:
         """Load the models in a thread: a worker judges by all other rules meanwhile. Raises nothing."""
         settings = self._settings
         if settings.semantic_model:
-            self.meaning = await asyncio.to_thread(at_hand, settings.semantic_model, settings.semantic_confirm_model)
+            loaded = await asyncio.to_thread(at_hand, settings.semantic_model, settings.semantic_confirm_model)
+            # A library of half a million objects that live as long as the process: no collection need look at them.
+            gc.collect()
+            gc.freeze()
+            self.meaning = loaded
 
     async def look(self) -> None:
         """Look after the second model, and tell what both did since the last time. Called once a second."""

@@ -50,6 +50,8 @@ def test_sentences_and_everything_else(args: Any, expected: bool) -> None:
         ({"agent": "web", "request": "open the list of bridges"}, ("open the list of bridges", "[('agent', 'web')]")),
         ({"a": "two sentences of four words", "b": "are no question at all"}, None),
         ({"to": ["a"], "text": "This is told to many people."}, None),
+        ({"command": "ls", "description": "List what is in this folder"}, None),
+        ({"content": "import os\nimport re as regex\nfrom a import b\nprint the lines"}, None),
         ({"command": "grep -rn x src"}, None),
         ({"sql": "SELECT name FROM teacher WHERE age"}, None),
         ({"query": "请继续向下滚动页面并告诉我结果"}, ("请继续向下滚动页面并告诉我结果", "")),

@@ -243,3 +243,12 @@ def test_the_older_half_of_the_keys_leaves() -> None:
 
         assert len(keys) <= 64
         assert holds_key(keys, max(0, n - 7).to_bytes(4, "big"))
+
+
+def test_the_newest_answer_is_new_if_no_call_before_had_it() -> None:
+    """An answer that is not reported is no answer, and halves of two others spell none."""
+    ring = Ring()
+    assert not ring.is_newest_new()
+    for result, expected in ((1, True), (2, True), (1, False), (0, False), (3, True)):
+        ring.append(mark_of(result, 7), 0, 0, 0, 0)
+        assert ring.is_newest_new() is expected
