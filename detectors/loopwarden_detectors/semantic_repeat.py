@@ -92,10 +92,10 @@ class SemanticRepeat:
     the window but the newest, which it has only just been asked about; late answers and missing ones are no
     confirmation. Messages and thoughts alone never end a run.
 
-    Levels: observe 3, nudge 4 (5 for messages and thoughts), kill 8 in a row (`SemanticRepeatConfig`, with sources).
-    State: 1.0 KB a channel, three at most, and 0.8 KB of facts; only with a model.
-    Cost: nothing without a model. With one 0.4 µs a call that asks no sentence; an exchange in words two vectors of the
-        model and 60 µs (benchmarks/semantic.py).
+    Levels: observe 3, nudge 4, kill 8 in a row, of calls alone (`SemanticRepeatConfig`, with sources).
+    State: 1.0 KB a channel, three at most, and 1 KB of facts; only with a model.
+    Cost: nothing without a model. With one 1 µs a call that asks no sentence, 90 µs an exchange in words; 60 µs and two
+        vectors of the model more if it brings nothing new (benchmarks/semantic.py).
     """
 
     name: ClassVar[str] = "semantic_repeat"

@@ -243,7 +243,7 @@ def test_a_person_who_speaks_begins_it_anew() -> None:
     assert said([*asked(run, 3), run.user(), *asked(run, 2)]) == ["observe"]
 
 
-def test_messages_are_nudged_at_five_and_never_end_a_run() -> None:
+def test_messages_are_nudged_and_never_end_a_run() -> None:
     """Who is written to cannot say otherwise."""
     run = Run(root="boss")
     steps = [run.step("message", to_run_id="r2", text=ANSWERS[k % 10]) for k in range(10)]
