@@ -13,6 +13,7 @@ from zlib import crc32
 import msgspec
 from msgspec import Struct, field
 
+from loopwarden_detectors import semantic_repeat
 from loopwarden_detectors.budget import OwnBudget
 from loopwarden_detectors.changing_repeat import ChangingRepeatState
 from loopwarden_detectors.context_rot import ContextState
@@ -373,6 +374,7 @@ def _is_sound(run: RunState) -> bool:
         and (run.rate is None or len(run.rate) == BUCKETS + 2)
         and len(run.call_ids) % 4 == 0
         and len(run.texts) % TEXT_ROW == 0
+        and (run.semantic is None or semantic_repeat.is_sound(run.semantic))
     )
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from loopwarden_detectors.base import KILL, NUDGE, OBSERVE, Finding
 from loopwarden_detectors.exchanges import NO_ROUND, Exchange, exchange_of_call, exchange_of_text, is_answer
 from loopwarden_detectors.meaning import DIMENSIONS, MAX_CHARS, Meaning, cosine_percent
-from loopwarden_detectors.new_facts import facts_of, gaps, is_known, remember, words_of
+from loopwarden_detectors.new_facts import FACT_BYTES, facts_of, gaps, is_known, remember, words_of
 from loopwarden_detectors.normalise import replace_volatile
 from loopwarden_detectors.novelty import FIRST_TIME, calls_since, has_moved_lately, news_of_last
 from loopwarden_detectors.streak_finding import finding_of
@@ -69,7 +69,7 @@ class SemanticState(Struct, array_like=True, gc=False):
     Attributes:
         heard: Exchanges, of all channels.
         channels: At most `MAX_CHANNELS`.
-        facts: Hashes of numbers, names and quotations that were told, the newest last (`new_facts`).
+        facts: Hashes of the numbers, names and paths that were told, the newest last (`new_facts`).
     """
 
     heard: int = 0
@@ -83,9 +83,9 @@ class SemanticRepeat:
     An exchange is a call that asks a sentence with its answer, a message to another agent, or a thought (an answer of
     the model, or its reasoning) if nothing new came since the thought before. It says again what was said if all of
     this holds of it and one of the five before: the questions mean nearly the same; so do the answers, by the first
-    model alone, or by the second where the first is not sure; and the answer holds hardly a number, name, quotation or
-    path that was not told before (`new_facts`). The last part keeps texts from one template apart, which no model does.
-    An answer too short to say anything leaves it to the question what is new.
+    model alone, or by the second where the first is not sure; and the answer holds hardly a number, name or path that
+    was not told before, nor another filler of the gap of a template (`new_facts`). The last part keeps texts from one
+    template apart, which no model does. An answer too short to say anything leaves it to the question what is new.
 
     What the run does meanwhile decides how much that means. A new write, a declared read or another tool that brought
     something new: observe only. The end of the run is asked for only where the second model confirmed every exchange of
@@ -188,6 +188,11 @@ class SemanticRepeat:
             tool=tool,
             model=meaning.name,
         )
+
+
+def is_sound(state: SemanticState) -> bool:
+    """Return whether the parts of a state have the lengths that they must have. Cost: 0.5 µs."""
+    return len(state.facts) % FACT_BYTES == 0 and all(len(channel.rows) % ROW == 0 for channel in state.channels)
 
 
 def rows_of(channel: Channel) -> list[Row]:

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from msgspec import UNSET
 
-from loopwarden_detectors import landing, lifecycle
+from loopwarden_detectors import goal_drift, landing, lifecycle
 from loopwarden_detectors.base import (
     ANY_SIGN,
     Call,
@@ -301,12 +301,18 @@ def _heard(findings: list[Finding] | None, heard: Finding | None) -> list[Findin
 def _look_at_other(
     tree: TreeState, run: RunState, step: AnyStep, policy: Policy, offset: int, meaning: Meaning | None
 ) -> Sequence[Finding]:
-    # Before the others: they note where this answer of the model stands, and it asks where the one before stood.
-    findings = None if meaning is None else _heard(None, SEMANTIC.hear_text(run, step, policy, offset, meaning))
+    findings: list[Finding] | None = None
+    if meaning is not None:
+        # Before the others: they note where this answer of the model stands, and it asks where the one before stood.
+        findings = _heard(None, SEMANTIC.hear_text(run, step, policy, offset, meaning))
+        if run.goal_drift is not None and type(step) is ModelEnd:
+            goal_drift.hear_text(run.goal_drift, step, meaning)
     for look in _ASKED_AT[type(step)]:
         finding = look(tree, run, step, policy, offset)
         if finding is not None:
             findings = _heard(findings, finding)
+    if meaning is not None and run.goal_drift is not None and type(step) is RunStart and step.goal is not None:
+        goal_drift.hear_goal(run.goal_drift, step.goal, meaning)
     return findings or ()
 
 

@@ -246,6 +246,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="choose the thresholds of the rule over meaning instead, for the models at hand, from labelled cases",
     )
+    parser.add_argument(
+        "--traces",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="with --semantic: labelled recorded runs, as for `loopwarden eval`; hardly a healthy one may be nudged",
+    )
     parser.add_argument("--picture", metavar="FILE", help="with --semantic: draw the distributions, as SVG")
     parser.add_argument("--json", action="store_true", help="with --semantic: print one JSON object")
     parser.add_argument("--progress", action="store_true", help="show progress even if standard error is no terminal")
@@ -260,8 +267,8 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.semantic:
         return calibrate_meaning.run(args)
-    if args.picture or args.json:
-        raise ConfigError("--picture and --json belong to --semantic")
+    if args.picture or args.json or args.traces:
+        raise ConfigError("--picture, --traces and --json belong to --semantic")
     folders = sorted({Path(path) if Path(path).is_dir() else Path(path).parent for path in args.paths if path != STDIN})
     labels = [read_labels(folder)[0] for folder in folders if (folder / LABELS).is_file()]
     succeeded = {run_id: label.success for own in labels for run_id, label in own.items()}

@@ -16,6 +16,7 @@ from loopwarden_detectors.identity import keys_of
 from loopwarden_detectors.meaning import MAX_CHARS, Meaning, cosine_percent
 from loopwarden_detectors.semantic_repeat import SemanticRepeat, SemanticState, channel_of, takes_news
 from loopwarden_detectors.tool_fleet import RULES
+from loopwarden_models.codec import MAX_STEP_BYTES
 from loopwarden_models.errors import ConfigError
 from loopwarden_models.events import AnyStep, ToolEnd, UserInput
 from loopwarden_models.patterns import Level
@@ -23,6 +24,7 @@ from loopwarden_models.policy import DEFAULT_POLICY, Policy
 from loopwarden_models.semantic_rules import WINDOW
 from loopwarden_streams.evaluate_cases import Case, find_cases, load
 from loopwarden_streams.evaluate_judge import judge, level_of
+from loopwarden_streams.evaluate_traces import find_folders, read_labels, read_share
 from loopwarden_streams.meaning import waited_for
 from loopwarden_streams.meaning_picture import Likeness, picture
 from loopwarden_streams.replay_report import new_console
@@ -33,6 +35,9 @@ NAME: Final = SemanticRepeat.name
 MAX_HEALTHY_SHARE: Final = 0.02
 MIN_CASES: Final = 10
 
+_SIDES: Final = ("loop", "healthy")
+_STRICTEST: Final = 99
+_STEP: Final = 4
 _SAME: Final = range(75, 99, 2)
 _MAYBE: Final = range(50, 80, 5)
 _CONFIRMED: Final = range(45, 80, 5)
@@ -45,32 +50,52 @@ class Found(NamedTuple):
     healthy: int
 
 
+class Recording(NamedTuple):
+    """Recorded steps, and the ids of those runs among them that are known to be loops and to be healthy."""
+
+    steps: list[AnyStep]
+    loops: frozenset[str]
+    healthy: frozenset[str]
+
+
 class Calibration(NamedTuple):
-    """The thresholds, as a part of a policy, with what they and the first model alone find, of so many cases."""
+    """The thresholds, as a part of a policy, with what they and the first model alone find, of so many cases.
+
+    `recorded` is what they find of recorded runs, `recorded_healthy` how many of these are healthy.
+    """
 
     thresholds: dict[str, int]
     found: Found
     alone: Found
     loops: int
     healthy: int
+    recorded: Found
+    recorded_healthy: int
 
 
-def calibrate(cases: Sequence[Case], meaning: Meaning, advance: Callable[[int, int], None]) -> Calibration:
+def calibrate(
+    cases: Sequence[Case],
+    meaning: Meaning,
+    advance: Callable[[int, int], None],
+    recordings: Sequence[Recording] = (),
+) -> Calibration:
     """Choose thresholds: as many loops as can be nudged where hardly a healthy case is.
 
     All that is tried is judged by the rule as it is, with what is new in each answer and what moves beside it: the
     percentage alone separates nothing. First the percentage of the first model alone; then, with a second one, from
-    where on it is asked, and what it must say. Of equal choices the strictest is taken.
+    where on it is asked, and what it must say. Of equal choices the strictest is taken. It is made stricter still until
+    hardly a recorded healthy run is nudged.
 
     Args:
         cases: Labelled, with the level that each should reach or stay below.
         meaning: The models.
         advance: Called with how much is done and how much there is to do.
+        recordings: Recorded runs with labels.
 
     Raises:
         ConfigError: Too few of a kind.
 
-    Cost: about 0.1 s for 100 cases and choice, and the vectors of all texts once.
+    Cost: about 0.1 s for 100 cases and choice, the vectors of all texts once, and 30 µs a recorded event.
     """
     loops = [case for case in cases if is_loop(case)]
     healthy = [case for case in cases if not is_loop(case)]
@@ -103,7 +128,42 @@ def calibrate(cases: Sequence[Case], meaning: Meaning, advance: Callable[[int, i
         for maybe, least in grid
     ]
     chosen, found = _best(more, tried, most) if more else alone
-    return Calibration(chosen, found, alone[1], len(loops), len(healthy))
+    runs = sum(len(one.healthy) for one in recordings)
+    recorded = _recorded(recordings, chosen, meaning)
+    while recorded.healthy > MAX_HEALTHY_SHARE * runs and chosen["same_percent"] < _STRICTEST:
+        chosen = _stricter(chosen)
+        found, recorded = tried(chosen), _recorded(recordings, chosen, meaning)
+    return Calibration(chosen, found, alone[1], len(loops), len(healthy), recorded, runs)
+
+
+def _stricter(choice: dict[str, int]) -> dict[str, int]:
+    return {name: min(_STRICTEST, value + _STEP) for name, value in choice.items()}
+
+
+def _recorded(recordings: Iterable[Recording], choice: dict[str, int], meaning: Meaning) -> Found:
+    policy = _policy_of(choice)
+    loops = healthy = 0
+    for one in recordings:
+        said = judge(one.steps, policy, is_fleet=False, meaning=meaning, on_fault=lambda _number, _error: None)
+        nudged = {each.verdict.run_id for each in said if each.level >= Level.NUDGE}
+        loops += len(nudged & one.loops)
+        healthy += len(nudged & one.healthy)
+    return Found(loops, healthy)
+
+
+def read_recordings(paths: list[str]) -> list[Recording]:
+    """Return the recorded runs of data sets, with what is known of them.
+
+    Raises:
+        ConfigError: A path is wrong, or a file cannot be read.
+    """
+    found = []
+    for path in find_folders(paths) if paths else ():
+        labels, _ = read_labels(path.parent)
+        sides = {side: frozenset(run for run, label in labels.items() if label.side == side) for side in _SIDES}
+        steps = read_share(path, 0, 1, max_bytes=MAX_STEP_BYTES).steps
+        found.append(Recording(steps, sides["loop"], sides["healthy"]))
+    return found
 
 
 def is_loop(case: Case) -> bool:
@@ -176,11 +236,14 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             "there is no model of texts: pip install 'loopwarden[embeddings]', and name one with --semantic-model"
         )
+    recordings = read_recordings(args.traces)
     console = new_console(stderr=True, is_live=args.progress)
     columns = (TextColumn("trying thresholds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("calibrate", total=None)
-        found = calibrate(cases, meaning, lambda done, total: progress.update(task, completed=done, total=total))
+        found = calibrate(
+            cases, meaning, lambda done, total: progress.update(task, completed=done, total=total), recordings
+        )
     if args.picture:
         _draw(Path(args.picture), cases, found, meaning)
     told = msgspec.json.encode(_as_data(found, meaning)).decode() + "\n" if args.json else _as_policy(found, meaning)
@@ -200,9 +263,11 @@ def _as_policy(found: Calibration, meaning: Meaning) -> str:
         f"{found.found.loops} of {found.loops} loops and {found.found.healthy} of {found.healthy} healthy cases are "
         f"nudged; by the first model alone {found.alone.loops} and {found.alone.healthy}."
     )
+    recorded = f"of {found.recorded_healthy:,} recorded healthy runs {found.recorded.healthy:,} are nudged"
     lines = [
         f"# {meaning.name}",
         f"# {told}",
+        *([f"# {recorded}, and {found.recorded.loops:,} loops"] if found.recorded_healthy else []),
         f"{NAME}:",
         *(f"  {name}: {value}" for name, value in found.thresholds.items()),
     ]
@@ -216,4 +281,5 @@ def _as_data(found: Calibration, meaning: Meaning) -> dict[str, Any]:
         "cases": {"loops": found.loops, "healthy": found.healthy},
         "nudged": found.found._asdict(),
         "nudged_by_first_model_alone": found.alone._asdict(),
+        "recorded": {"healthy": found.recorded_healthy, "nudged": found.recorded._asdict()},
     }

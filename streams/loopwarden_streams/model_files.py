@@ -52,8 +52,9 @@ def load_model(setting: str, model: str) -> Any:
     except (OSError, ValueError, RuntimeError) as error:
         first = next(iter(str(error).splitlines()), "").strip()
         raise ConfigError(
-            f"{setting} = {model!r} could not be loaded ({type(error).__name__}: {first[:_ERROR_CHARS]}): give the "
-            f"path of a folder that holds a model, or fetch it once where there is a network (docs/semantic.md)"
+            f"{setting} = {model!r} could not be loaded: it is no folder with a model, is not in the local cache, and "
+            f"could not be fetched ({first[:_ERROR_CHARS]}). Give the path of a folder, or fetch it once where there "
+            f"is a network (docs/semantic.md)"
         ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests._support.meanings import WordMeaning
 from tests._support.steps import Run, decide, levels, only, tree_of, verdicts
 
 from loopwarden_detectors import watch
@@ -85,3 +86,27 @@ def test_a_restart_changes_nothing(cut: int) -> None:
 
     assert b"harbour" not in data
     assert before + levels(decide(steps[cut:], DRIFT, tree=TreeState.from_bytes(data))) == ["observe"]
+
+
+def test_with_a_model_of_texts_meaning_is_compared_and_not_letters() -> None:
+    """Letters that are like those of the goal say nothing; and the other way round."""
+    letters = [f"{GOAL[::-1]} {n}" for n in range(20)]
+    steps = run_of(*[f"{GOAL}: part {n}" for n in range(5)], *letters)
+
+    assert levels(decide(steps, DRIFT, meaning=WordMeaning())) == ["observe"]
+    assert levels(decide(run_of(*ON, *AWAY), DRIFT, meaning=WordMeaning())) == ["observe"]
+    assert levels(decide(run_of(*ON * 5), DRIFT, meaning=WordMeaning())) == []
+
+
+def test_while_the_model_is_away_no_text_is_measured() -> None:
+    """The two scales have nothing to do with each other: a worker that was restarted has no model for seconds."""
+    steps = run_of(*ON, *AWAY)
+    tree = tree_of(steps[0])
+    with_model, without = steps[: 1 + len(ON)], steps[1 + len(ON) :]
+    decide(with_model, DRIFT, tree=tree, meaning=WordMeaning())
+    drift = tree.runs["r1"].goal_drift
+
+    assert drift is not None
+    before = (list(drift.first), list(drift.recent))
+    assert levels(decide(without, DRIFT, tree=tree)) == []
+    assert (drift.first, drift.recent) == before

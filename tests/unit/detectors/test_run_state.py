@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from tests._support.steps import Run, decide, tree_of
 
+from loopwarden_detectors.new_facts import FACT_BYTES
 from loopwarden_detectors.rings import OTHER_TOOL
 from loopwarden_detectors.run_state import (
     FORMAT,
@@ -17,6 +18,7 @@ from loopwarden_detectors.run_state import (
     RunState,
     TreeState,
 )
+from loopwarden_detectors.semantic_repeat import ROW, Channel, SemanticState
 from loopwarden_models.errors import StateCorrupt
 
 
@@ -102,6 +104,22 @@ def test_a_state_that_no_run_can_be_in_is_refused(field: str) -> None:
     part = {"marks": run.ring.marks, "rows": run.ring.rows, "call_ids": run.call_ids, "rate": run.rate}[field]
     assert part
     del part[-1]
+
+    with pytest.raises(StateCorrupt, match="contradicts itself"):
+        TreeState.from_bytes(tree.to_bytes())
+
+
+@pytest.mark.parametrize("part", ["rows", "facts"])
+def test_what_is_kept_of_meaning_has_whole_rows(part: str) -> None:
+    """The same of parts that cannot be cut in place."""
+    tree = busy_tree()
+    state = SemanticState(1, [Channel(7, 1, rows=bytes(ROW))], bytes(FACT_BYTES))
+    tree.runs["boss"].semantic = state
+    assert TreeState.from_bytes(tree.to_bytes()) == tree
+    if part == "rows":
+        state.channels[0].rows = bytes(ROW - 1)
+    else:
+        state.facts = bytes(FACT_BYTES + 1)
 
     with pytest.raises(StateCorrupt, match="contradicts itself"):
         TreeState.from_bytes(tree.to_bytes())

@@ -10,7 +10,7 @@ from tests._support.meanings import WordMeaning
 
 from loopwarden_models.errors import ConfigError
 from loopwarden_models.policy import Policy
-from loopwarden_streams.calibrate_meaning import calibrate, is_loop, likenesses
+from loopwarden_streams.calibrate_meaning import Recording, calibrate, is_loop, likenesses
 from loopwarden_streams.cli import main
 from loopwarden_streams.evaluate_cases import Case, find_cases, load
 from loopwarden_streams.meaning_picture import Likeness, picture
@@ -43,6 +43,20 @@ def test_without_a_second_model_there_is_one_threshold(cases: list[Case]) -> Non
 
     assert found.found == found.alone
     assert found.thresholds["maybe_percent"] == found.thresholds["same_percent"]
+
+
+def test_a_choice_that_nudges_recorded_healthy_runs_is_made_stricter(cases: list[Case]) -> None:
+    """Whoever has recordings has the better judge of what is healthy."""
+    steps = [step for case in cases if is_loop(case) for step in case.steps]
+    for number, step in enumerate(steps):
+        step.seq = number
+    known = Recording(steps, frozenset(), frozenset({steps[0].run_id}))
+    free = calibrate(cases, WordMeaning(), lambda _done, _total: None)
+    bound = calibrate(cases, WordMeaning(), lambda _done, _total: None, [known])
+
+    assert bound.recorded_healthy == 1
+    assert bound.thresholds["same_percent"] > free.thresholds["same_percent"]
+    assert bound.found.loops <= free.found.loops
 
 
 def test_too_few_cases_of_a_kind_are_refused(cases: list[Case]) -> None:
@@ -91,5 +105,6 @@ def test_options_of_meaning_belong_to_it(capsys: pytest.CaptureFixture[str], tmp
     """A picture of limits does not exist."""
     (tmp_path / "steps.jsonl").write_text("")
 
-    assert main(["calibrate", str(tmp_path), "--picture", "x.svg"]) == 2
-    assert "--semantic" in capsys.readouterr().err
+    for option in (["--picture", "x.svg"], ["--json"], ["--traces", "x"]):
+        assert main(["calibrate", str(tmp_path), *option]) == 2
+        assert "--semantic" in capsys.readouterr().err
