@@ -100,17 +100,19 @@ class Confirmer:
             self._start()
 
     def close(self) -> None:
-        """End the process. Cost: 2 s at most."""
+        """End the process, and wait until it has ended. Cost: 2 s at most, milliseconds nearly always."""
+        self._end()
+        if self._process is not None:
+            self._process.join(_END_S)
+
+    def _end(self) -> None:
+        """End the process, and wait for nothing: this may be in the middle of a batch. It holds nothing to be saved."""
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
         self.is_up = False
         if self._process is not None:
-            self._process.terminate()
-            self._process.join(_END_S)
-            if self._process.is_alive():
-                self._process.kill()
-                self._process.join(_END_S)
+            self._process.kill()
 
     def _start(self) -> None:
         # Not forked: threads of the Kafka client may hold locks.
@@ -147,7 +149,7 @@ class Confirmer:
         if problem:
             log.warning("no second model, so nothing that rests on meaning goes beyond a nudge: %s", problem)
             self._start_at = float("inf")
-            self.close()
+            self._end()
             return
         self.name, self.is_up, self._pause_s = name, True, FIRST_PAUSE_S
         log.info("second model %s is loaded", name)
@@ -155,7 +157,7 @@ class Confirmer:
     def _lost(self) -> None:
         self.missed["down"] += len(self._waiting)
         self._waiting.clear()
-        self.close()
+        self._end()
         if self._start_at != float("inf"):
             self._start_at = self._clock() + self._pause_s
             log.warning("the process of the second model ended; it is started again in %.0f s", self._pause_s)

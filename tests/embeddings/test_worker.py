@@ -18,6 +18,7 @@ from loopwarden_streams.evaluate_cases import load
 
 CASES = Path(__file__).parent / "cases" / "later"
 GAP_MS = 5_000
+LOAD_S = 180.0
 
 
 def said_in(name: str, run_id: str) -> list[Event]:
@@ -50,7 +51,12 @@ def test_a_loop_in_other_words_is_found_confirmed_and_ended(
 
     with Deployment(apache_kafka.bootstrap, tmp_path, mode="enforce", max_action_age_ms=0) as deployment:
         worker = deployment.start(semantic_model=static, semantic_confirm_model=transformer).ready()
-        wait_until(lambda: up(worker, "static") and up(worker, "confirm"), "both models", context=deployment.logs)
+        wait_until(
+            lambda: up(worker, "static") and up(worker, "confirm"),
+            "both models",
+            timeout_s=LOAD_S,
+            context=deployment.logs,
+        )
         for event in events:
             # An agent takes seconds for a step: the second model has answered before the next one comes.
             deployment.write(records([event], deployment.partitions))
@@ -75,7 +81,7 @@ def test_without_its_second_model_a_worker_advises_and_goes_on(
 
     with Deployment(apache_kafka.bootstrap, tmp_path, mode="enforce", max_action_age_ms=0) as deployment:
         worker = deployment.start(semantic_model=static, semantic_confirm_model=transformer).ready()
-        wait_until(lambda: up(worker, "confirm"), "the second model", context=deployment.logs)
+        wait_until(lambda: up(worker, "confirm"), "the second model", timeout_s=LOAD_S, context=deployment.logs)
         os.kill(model_process(worker).pid, signal.SIGKILL)
         deployment.write(records(events, deployment.partitions))
         deployment.wait_applied()
@@ -101,5 +107,5 @@ def test_a_worker_without_a_model_judges_by_all_other_rules(
         wait_until(lambda: worker.metric("loopwarden_steps_consumed_total") == len(events), "the steps to be counted")
         assert not up(worker, "static")
         if model:
-            wait_until(lambda: "rules over meaning are off" in deployment.logs(), "the log to say so")
+            wait_until(lambda: "rules over meaning are off" in deployment.logs(), "the log to say so", timeout_s=LOAD_S)
         assert worker.stop() == 0
