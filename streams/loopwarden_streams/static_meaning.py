@@ -14,6 +14,8 @@ from loopwarden_streams.model_files import load_model, version_of
 
 # Texts whose vectors are kept: those of some thousand runs, about 300 bytes each.
 MEMO: Final = 8_192
+# Words whose vectors are kept, 256 bytes each; when there are so many they are forgotten and looked up again.
+MAX_WORDS: Final = 65_536
 _SCALE: Final = 127
 
 
@@ -53,10 +55,12 @@ class StaticMeaning:
         self._tokenizer.no_padding()
         self._weights = np.array(weights[:, :DIMENSIONS], dtype=np.float32)
         self._known: dict[int, bytes] = {}
+        self._rows: dict[str, int] = {}
+        self._words = np.zeros((MAX_WORDS, self._weights.shape[1]), dtype=np.float32)
         self.vector("warm up")
 
     def vector(self, text: str) -> bytes:
-        """See `Meaning`. Cost: 40 µs for 100 characters, 300 µs for 1,000; 1 µs if it was seen lately."""
+        """See `Meaning`. Cost: 20 µs for 100 characters, 35 µs for 400; 1 µs if it was seen lately."""
         text = text[:MAX_CHARS]
         key = stable_key(text)
         known = self._known.get(key)
@@ -67,17 +71,32 @@ class StaticMeaning:
         return known
 
     def _vector(self, text: str) -> bytes:
+        """Return the mean of the vectors of the text's words, as `encode` of sentence-transformers has it.
+
+        Tokenizers of such models split at white space first, so the pieces of a word do not hang on its neighbours: a
+        word is put into pieces once. That is ten times as fast as to do it for each text (benchmarks/semantic.py).
+        """
         self.texts += 1
-        # A lone surrogate is no text to a tokenizer.
-        ids = self._tokenizer.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
+        rows = self._rows
+        words = text.split()
+        if len(rows) + len(words) > MAX_WORDS:
+            rows.clear()
+        found = [rows[word] if word in rows else self._add(word) for word in words]
         whole = np.zeros(DIMENSIONS, dtype=np.int8)
-        if ids:
-            total = self._weights[ids].sum(axis=0)
+        if found:
+            total = self._words[found].sum(axis=0)
             length = float(np.sqrt(total @ total))
             if length > 0:
                 whole[: len(total)] = np.rint(total * (_SCALE / length))
         data: bytes = whole.tobytes()
         return data
+
+    def _add(self, word: str) -> int:
+        # A lone surrogate is no text to a tokenizer.
+        ids = self._tokenizer.encode(word.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
+        row = self._rows[word] = len(self._rows)
+        self._words[row] = self._weights[ids].sum(axis=0) if ids else 0
+        return row
 
     def ask(self, key: int, text: str) -> None:
         """Do nothing: there is no second model."""

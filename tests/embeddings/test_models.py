@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
+np = pytest.importorskip("numpy", reason="needs sentence-transformers and MiniLM: make test-embeddings")
+
 from loopwarden_detectors.meaning import DIMENSIONS, cosine_percent
 from loopwarden_models.errors import ConfigError
+from loopwarden_streams import static_meaning
 from loopwarden_streams.meaning import TwoModels, at_hand, waited_for
+from loopwarden_streams.model_files import load_model
+from loopwarden_streams.static_meaning import StaticMeaning
 
 SAME = ("The button stays grey and nothing happens.", "Clicking has no effect, the button is still disabled.")
 OTHER = "The deployment finished and all instances are healthy."
@@ -27,6 +32,30 @@ def test_rewordings_are_nearer_than_other_texts(static: str, transformer: str) -
     assert cosine_percent(one, same) > cosine_percent(one, other) + 10
     assert (meaning.confirmed_percent(0, 1) or 0) > (meaning.confirmed_percent(0, 2) or 0) + 10
     assert meaning.confirmed_percent(0, 7) is None
+
+
+@pytest.mark.parametrize("text", [*SAME, OTHER, "Città, l'ora è 10:33! (src/app.py) don't—stop", "Straße über Köln"])
+def test_a_vector_is_that_of_the_library(text: str, static: str) -> None:
+    """Word by word is a short cut, and no other model."""
+    meaning = waited_for(static, "")
+    assert meaning is not None
+    [whole] = load_model("semantic_model", static).encode([text])
+    cut = whole[:DIMENSIONS] / np.linalg.norm(whole[:DIMENSIONS])
+    own = np.frombuffer(meaning.vector(text), dtype=np.int8) / 127
+
+    assert float(np.abs(own - cut).max()) < 0.01
+
+
+def test_words_that_are_forgotten_change_nothing(static: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memo of words is bounded, and only a memo."""
+    monkeypatch.setattr(static_meaning, "MAX_WORDS", 12)
+    small, large = StaticMeaning(static), waited_for(static, "")
+    assert large is not None
+    for text in (*SAME, OTHER, *SAME):
+        small._known.clear()
+
+        assert small.vector(text) == large.vector(text)
+    assert len(small._rows) <= 12
 
 
 @pytest.mark.parametrize("text", ["", " ", "\ud800", "\x00", "a" * 100_000, "請繼續", "🔧" * 50])
