@@ -27,7 +27,7 @@ test: $(STAMP) ## run the tests, on Apache Kafka where Java 17 and Maven are, el
 	$(BIN)/python -m pytest
 
 test-embeddings: $(EMBEDDINGS)/.installed ## run the tests that need models of texts (torch, 6 GB, in .venv-embeddings)
-	$(EMBEDDINGS)/bin/python -m pytest tests/embeddings
+	$(EMBEDDINGS)/bin/python -m pytest tests/embeddings -o cache_dir=.pytest_cache/embeddings
 
 $(EMBEDDINGS)/.installed: requirements/embeddings.txt pyproject.toml
 	$(PYTHON) -m venv $(EMBEDDINGS)
